@@ -9,8 +9,8 @@ from perdure.storage import Record
 from perdure.storage.clock import system_clock
 from perdure.tasks import NewTask, Owner, Progress, Snapshot, StoreConfig, Success, TaskStore
 from perdure.tasks.edits import create
-from perdure.tasks.record import new_task_id
 from perdure.tasks.snapshot import new_snapshot
+from perdure.tasks.task_record import new_task_id
 from tests import task_edits
 
 ROOMY = StoreConfig(max_tasks=0, max_tasks_per_owner=10**6)

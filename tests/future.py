@@ -16,7 +16,7 @@ UPGRADED = """body.replace('"format":1', '"format":2', 1)"""
 UPGRADED_BODY = """body.replace(f'"format":{self.number - 1}', f'"format":{self.number}', 1)"""
 CHANGES: dict[str, list[tuple[str, str]]] = {
     "perdure.storage.body_format": [("self._decoder.decode(body)", f"self._decoder.decode({UPGRADED_BODY})")],
-    "perdure.tasks.record": [
+    "perdure.tasks.task_record": [
         ("TASK_FORMAT = 1\n", "TASK_FORMAT = 2\n"),
         ("task = _decoder.decode(body)", f"task = _decoder.decode(body := {UPGRADED})"),
     ],

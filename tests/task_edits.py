@@ -15,7 +15,7 @@ from perdure.tasks import (
     TaskStore,
     edits,
 )
-from perdure.tasks.codec import JsonLike
+from perdure.tasks.canonical_json import JsonLike
 from perdure.tasks.owner import partition_of
 from perdure.tasks.snapshot import TASKS, tags_of
 
@@ -43,6 +43,12 @@ async def finish(
     return await store.edit(
         snapshot,
         lambda task, now, config: edits.finish(task, outcome, message=message, now=now, config=config),
+    )
+
+
+async def cancel(store: TaskStore, snapshot: Snapshot, *, message: str | None = None) -> Snapshot:
+    return await store.edit(
+        snapshot, lambda task, now, config: edits.cancel(task, message=message, now=now, config=config)
     )
 
 

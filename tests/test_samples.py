@@ -170,6 +170,24 @@ async def test_a_suspended_account_is_not_read(tmp_path: Path) -> None:
         assert (await store.get(ADA)).account.poll_count == 0
 
 
+async def test_an_account_of_a_follow_list_stays_one(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'feeds.db'}"
+    async with await open_storage(url) as storage:
+        store = FeedStore(storage)
+        (ada,) = await SimulatedSource().profiles([ADA])
+        origin = "follows:did:plc:alice"
+        await store.add(
+            transitions.new_account(ada, now=store.clock(), settings=PollSettings(), origin=origin)
+        )
+        calls = ClientTasks()
+        async with Client(make_server(Tasks(url), simulated_feeds(latency=0)), extensions=[calls]) as client:
+            started = await calls.start(client, "read_feeds", {"accounts": ["@ada.example", "alan.example"]})
+            assert isinstance(started, ClientTask)
+            await started.wait(60)
+            assert (await started.status()).status_message == "2 account(s) read"
+        assert (await store.get(ADA)).account.origins == (origin,)
+
+
 @row(130)
 async def test_one_damaged_item_breaks_no_tool(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'feeds.db'}"

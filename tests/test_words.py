@@ -52,7 +52,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "storage/kit/servers/": ("nobody",),  # the user of that name
     "storage/postgres/migrations/": ("patience", "stood"),
     "storage/postgres/sql/commit.sql": ("patience", "stood"),
-    "tasks/attempts.py": ("begun",),
+    "tasks/attempt_history.py": ("begun",),
 }
 """Words in names that are stored or sent, by path. They stay until the format changes."""
 

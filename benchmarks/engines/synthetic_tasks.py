@@ -30,8 +30,8 @@ from perdure.storage.clock import system_clock
 from perdure.storage.memory import MemoryEngine
 from perdure.tasks import Owner, TaskStore
 from perdure.tasks.edits import create, lane_of
-from perdure.tasks.record import new_task_id
 from perdure.tasks.snapshot import TASKS, new_snapshot
+from perdure.tasks.task_record import new_task_id
 
 from ..workload import COMMITS_PER_LIFECYCLE, NEW, OWNERS, ROOMY, run_lifecycle
 

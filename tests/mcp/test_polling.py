@@ -13,7 +13,7 @@ from perdure.mcp.polling import Answer as AnswerThese
 from perdure.mcp.polling import Ended, Wait, advised_interval, decide
 from perdure.tasks import Owner, Status, TaskRecord
 from perdure.tasks.errors import InvalidValue
-from perdure.tasks.record import new_task_id
+from perdure.tasks.task_record import new_task_id
 
 from ..markers import row
 

@@ -153,7 +153,7 @@ async def test_only_tasks_that_ended_before_a_time_are_removed_by_it(
     clock.advance(SECOND)
     time = clock.now
     clock.advance(SECOND)
-    await store.cancel(late)
+    await task_edits.cancel(store, late)
     assert (await operator.purge(finished_before=time, dry_run=True)).finished == 2
     assert (await operator.purge(finished_before=time)).finished == 2
     for removed in (early, failed):

@@ -78,7 +78,7 @@ async def test_no_task_is_missed_beside_large_ones_of_another_status(
         made = await store.create(ANA, large if number % 2 else CALL)
         ids.append(made.task.task_id)
         if not number % 2:
-            await store.cancel(made)
+            await task_edits.cancel(store, made)
     both = [Status.WORKING, Status.CANCELLED]
     for limit in (5, 50):
         assert [row.task_id for row in await walked(operator, limit, statuses=both)] == ids[::-1]
@@ -95,7 +95,7 @@ async def test_several_statuses_make_one_list_in_the_order_of_creation(
         if number % 3 == 0:
             await task_edits.finish(store, task, Success.of(number))
         elif number % 3 == 1:
-            await store.cancel(task)
+            await task_edits.cancel(store, task)
         if number % 3 < 2:
             expected.append(task.task.task_id)
     wanted = [Status.COMPLETED, Status.CANCELLED]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.operating import Operator, listing
+from perdure.operating import Operator, stats
 from perdure.runtime.lease import Holder
 from perdure.storage.clock import SECOND
 from perdure.tasks import Failure, NewTask, Status, Success, TaskStore
@@ -57,7 +57,7 @@ async def test_what_ended_is_counted_in_the_part_of_the_window_in_which_it_ended
     await task_edits.finish(store, tasks[1], Success.of(1))
     clock.advance(40 * SECOND)
     await task_edits.finish(store, tasks[2], Failure.of(-1, "no"))
-    await store.cancel(tasks[3])
+    await task_edits.cancel(store, tasks[3])
     await task_edits.finish(store, tasks[4], Success.of(1, error="no disk"))
     clock.advance(10 * SECOND)
     seen = await operator.throughput(60 * SECOND, buckets=3)
@@ -74,8 +74,8 @@ async def test_what_ended_is_counted_in_the_part_of_the_window_in_which_it_ended
 async def test_no_more_is_read_of_large_tasks_than_there_is_room_for(
     store: TaskStore, operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listing, "FIRST_PAGE_SIZE", 2)
-    monkeypatch.setattr(listing, "MAX_READ_CHARS", 40_000)
+    monkeypatch.setattr(stats, "FIRST_PAGE_SIZE", 2)
+    monkeypatch.setattr(stats, "MAX_READ_CHARS", 40_000)
     for task in await created(store, 12):
         await task_edits.finish(store, task, Success.of("x" * 9_000))
     seen = await operator.throughput(60 * SECOND, buckets=1)

@@ -14,7 +14,7 @@ from perdure.runtime.errors import TooManyWaiting
 from perdure.storage import Change
 from perdure.storage.clock import DAY
 from perdure.tasks import Failure, InputKind, InputRequest, Snapshot, Status
-from perdure.tasks.codec import JsonLike
+from perdure.tasks.canonical_json import JsonLike
 from perdure.tasks.errors import NotFound
 
 from ..conditions import wait_until

@@ -29,7 +29,7 @@ from perdure.tasks import (
 )
 from perdure.tasks.errors import InvalidCursor, InvalidValue, LimitExceeded, NotFound, WrongVariableType
 from perdure.tasks.owner import OwnerKind
-from perdure.tasks.variables import merge
+from perdure.tasks.task_variables import merge
 
 from .. import task_edits
 from ..markers import once, row
@@ -320,7 +320,7 @@ async def test_other_hostile_arguments_are_refused_by_name(store: TaskStore) -> 
     for attempt in (
         task_edits.report(store, made, message=cast("str", 5)),
         task_edits.finish(store, made, Success.of(1), message="x" * 4097),
-        store.cancel(made, message="\ud800"),
+        task_edits.cancel(store, made, message="\ud800"),
         task_edits.ask(store, made, {"\ud800": InputRequest(kind=InputKind.ROOTS)}),
         task_edits.ask(store, made, {"k": InputRequest(kind=cast("InputKind", "foo"))}),
         store.list(ANA, task_filter=TaskFilter(method="\ud800")),

@@ -245,7 +245,7 @@ async def test_counts_are_exact(subject: Subject, store: TaskStore, clock: Clock
     made = await created(store, 6) + await created(store, 3, BOB)
     await task_edits.finish(store, made[0], Success.of(1))
     await task_edits.finish(store, made[6], Success.of(1, error="no disk"))
-    await store.cancel(made[1])
+    await task_edits.cancel(store, made[1])
     await store.delete(ANA, made[2].task.task_id)
     await task_edits.claim(store, made[3])
     assert await task_edits.counts(store, ANA) == {

@@ -20,14 +20,14 @@ from perdure.storage.quarantine import CORRUPT_TAG
 from perdure.tasks import InputKind, InputRequest, Json, Snapshot, Status, Success, TaskRecord, TaskStore
 from perdure.tasks.errors import CorruptRecord
 from perdure.tasks.idempotency import IDEMPOTENCY_KEYS
-from perdure.tasks.record import decode_task, encode_task
 from perdure.tasks.snapshot import TASKS
+from perdure.tasks.task_record import decode_task, encode_task
 
 from .. import task_edits
 from ..markers import row
 from ..newer import FUTURE, changed, newer, put, stored
 from .samples import ANA, CALL, Clock, created, json_values, text
-from .test_codec import full_record
+from .test_canonical_json import full_record
 
 pytestmark = pytest.mark.anyio
 
@@ -149,7 +149,7 @@ async def test_a_task_of_a_newer_version_is_left_as_it_is_by_every_operation(
     operations: list[Callable[[], Awaitable[object]]] = [
         lambda: store.get(ANA, task_id),
         lambda: store.delete(ANA, task_id),
-        lambda: store.update(ANA, task_id, store.cancel),
+        lambda: store.update(ANA, task_id, lambda read: task_edits.cancel(store, read)),
         lambda: store.update(ANA, task_id, store.request_cancel),
         lambda: store.update(ANA, task_id, lambda read: task_edits.finish(store, read, Success.of(1))),
         lambda: store.update(

@@ -20,7 +20,7 @@ from perdure.tasks import (
     retention,
 )
 from perdure.tasks.errors import InvalidValue, LimitExceeded, NotFound
-from perdure.tasks.record import new_task_id
+from perdure.tasks.task_record import new_task_id
 
 from .. import task_edits
 from ..markers import row
@@ -78,7 +78,7 @@ async def test_an_expired_task_is_invisible_and_unchangeable_at_the_same_instant
     for attempt in (
         task_edits.report(store, moved, message="late"),
         task_edits.finish(store, moved, Success.of(1)),
-        store.cancel(moved),
+        task_edits.cancel(store, moved),
         task_edits.set_variables(store, moved, {"a": 1}),
         task_edits.claim(store, moved),
     ):
@@ -211,7 +211,7 @@ async def test_a_purge_changes_nothing_that_stays(subject: Subject, store: TaskS
     ended = [
         await task_edits.finish(store, await store.create(ANA, CALL), Success.of(1)),
         await task_edits.finish(store, await store.create(ANA, CALL), Failure.of(1, "x")),
-        await store.cancel(await store.create(ANA, CALL)),
+        await task_edits.cancel(store, await store.create(ANA, CALL)),
     ]
     await created(store, 2, new=NewTask(method="m", ttl_ms=1))
     clock.advance(HOUR - 1)

@@ -145,7 +145,7 @@ async def test_finish_is_one_write_of_status_outcome_and_message(store: TaskStor
 async def test_every_terminal_task_has_an_outcome(store: TaskStore) -> None:
     completed = await task_edits.finish(store, await store.create(ANA, CALL), Success.of(None))
     failed = await task_edits.finish(store, await store.create(ANA, CALL), Failure.of(-32603, "no disk"))
-    cancelled = await store.cancel(await store.create(ANA, CALL))
+    cancelled = await task_edits.cancel(store, await store.create(ANA, CALL))
     for ended in (completed, failed, cancelled):
         task = (await store.get(ANA, ended.task.task_id)).task
         assert task.is_terminal
@@ -193,7 +193,7 @@ async def test_terminal_freezes_everything(store: TaskStore, clock: Clock, endin
         task_edits.set_variables(store, ended, {"a": 1}),
         task_edits.finish(store, ended, Success.of(1)),
         task_edits.finish(store, ended, Failure.of(1, "x")),
-        store.cancel(ended),
+        task_edits.cancel(store, ended),
         store.request_cancel(ended),
         task_edits.ask(store, ended, {"other": QUESTION}),
         store.answer(ended, {"name": {"action": "cancel"}}),
@@ -207,7 +207,7 @@ async def test_terminal_freezes_everything(store: TaskStore, clock: Clock, endin
 
 async def _end(store: TaskStore, snapshot: Snapshot, ending: str) -> Snapshot:
     if ending == "cancelled":
-        return await store.cancel(snapshot)
+        return await task_edits.cancel(store, snapshot)
     return await task_edits.finish(
         store, snapshot, Success.of(1) if ending == "completed" else Failure.of(1, "x")
     )
@@ -222,7 +222,7 @@ async def test_every_write_is_refused_on_a_version_that_is_no_longer_true(store:
         task_edits.report(store, stale, message="x"),
         task_edits.set_variables(store, stale, {"a": 1}),
         task_edits.finish(store, stale, Success.of(1)),
-        store.cancel(stale),
+        task_edits.cancel(store, stale),
         store.request_cancel(stale),
         task_edits.ask(store, stale, {"other": QUESTION}),
         task_edits.claim(store, stale),

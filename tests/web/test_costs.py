@@ -22,6 +22,7 @@ from perdure.web.cache import CachedQuery
 from perdure.web.live import PageFragments
 from perdure.web.tasks import CachedTaskPage
 
+from .. import task_edits
 from ..feeds.shared_links import item_at
 from . import feed_data
 from .tool_dashboard import ME, ToolDashboard, visiting
@@ -255,7 +256,7 @@ async def test_a_task_that_did_not_change_is_not_drawn_again_and_one_that_ended_
     shown = CachedTaskPage(look, draw)
     assert await shown.get() is await shown.get()
     assert (len(looks), len(draws)) == (2, 1)
-    await store.cancel(made)
+    await task_edits.cancel(store, made)
     for _ in range(5):
         await shown.get()
     assert (len(looks), len(draws)) == (3, 2)

@@ -209,4 +209,4 @@ async def test_only_what_differs_is_a_change() -> None:
     assert after.diff(before) == PageFragments(
         {"b": Markup("3"), "c": Markup("4")}, {"rows": ("c", "a", "b")}
     )
-    assert after.diff(after).is_empty
+    assert after.diff(after) == PageFragments({})

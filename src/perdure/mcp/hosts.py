@@ -25,7 +25,7 @@ from mcp_types import (
 )
 from pydantic import BaseModel
 
-from ..tasks.record import headline
+from ..tasks.task_record import headline
 from .durable import Durable, current_run
 from .protocol import MODERN, Wire
 from .registration import check_owner, mark_of, refuse_unregistered, unregistered

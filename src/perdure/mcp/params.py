@@ -10,7 +10,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, INVALID_PARAMS
 from msgspec import UNSET, UnsetType
 
-from ..tasks.codec import JsonLike
+from ..tasks.canonical_json import JsonLike
 from .protocol import EXTENSION, IDEMPOTENCY_KEY, VARIABLES
 
 T = TypeVar("T")

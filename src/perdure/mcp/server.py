@@ -48,7 +48,7 @@ from ..storage.errors import PerdureError
 from ..tasks import StoreConfig, Success, TaskStore
 from ..tasks.edits import resolve_ttl
 from ..tasks.errors import InvalidValue
-from ..tasks.record import headline
+from ..tasks.task_record import headline
 from .background import Background
 from .callers import Anonymous, Callers, Identify
 from .capabilities import required

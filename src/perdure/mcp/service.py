@@ -10,11 +10,11 @@ from mcp_types import SERVER_INFO_META_KEY
 from ..runtime import Runtime
 from ..storage import Micros
 from ..tasks import Owner, StoreConfig, TaskRecord, edits
-from ..tasks.codec import JsonLike
+from ..tasks.canonical_json import JsonLike
 from ..tasks.errors import TerminalTask
 from ..tasks.forms import check_form
 from ..tasks.inputs import InputError
-from ..tasks.variables import check_from_client
+from ..tasks.task_variables import check_from_client
 from .background import Background
 from .callers import Callers
 from .durable import Durable

@@ -1,6 +1,6 @@
-"""Operating: what the operators of servers do with the tasks of all owners. Commands and dashboard use it.
+"""Operating: reading and changing the tasks of all owners, for the commands and the dashboard.
 
-Read `operator` (everything that can be done), then `views` (what is shown of a task).
+Read `operator` first (all operations), then `views` (what operators see of a task).
 """
 
 from .errors import AmbiguousId, IdTooShort, NoOpenQuestion

@@ -1,4 +1,4 @@
-"""Errors of operators. Others come from `tasks.errors` and `storage.errors`.
+"""The errors of operating. Other errors come from `tasks.errors` and `storage.errors`.
 
 PerdureError
 ├── MaintenanceError     a storage cannot be copied as requested

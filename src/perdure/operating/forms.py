@@ -1,9 +1,8 @@
-"""Forms: the fields of a question's JSON schema, and the values of the text that is typed into them.
+"""Forms: the fields that a JSON schema describes, and the values that users type into them.
 
 These functions are pure. The dashboard and the terminal render the fields in their own ways. The schemas are
 those of elicitation in MCP: an object whose properties are strings, numbers, booleans, choices, or lists of
-choices. Any other property is requested as JSON. Whether a complete answer fits its schema is checked by
-`tasks.forms`.
+choices. Any other property is entered as JSON. `tasks.forms` checks whether an answer fits its schema.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ FALSE_WORDS = frozenset({"false", "no", "n", "0", ""})
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """A value that can be chosen."""
+    """One of the values of a field that offers a choice."""
 
     key: str
     """The text that represents the value in a form."""
@@ -42,7 +41,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class FormField(msgspec.Struct, frozen=True):
-    """A field of a form."""
+    """A field of a form, with the JSON schema of its value."""
 
     name: str
     schema: dict[str, Json]
@@ -119,10 +118,10 @@ def form_fields(schema: Json) -> tuple[FormField, ...]:
 
 
 def unknown_fields(schema: Schema | None, names: Iterable[str]) -> list[str]:
-    """Return the names that are not fields of the form: probably misspelt.
+    """Return the names that are not fields of the form. They are probably misspelt.
 
-    JSON Schema allows further properties unless a schema forbids them, which forms rarely do; here a schema
-    has to allow them explicitly. A composed schema does not list all its fields, so all names pass.
+    JSON Schema allows additional properties by default. Here they are unknown unless the schema allows them
+    explicitly. A composed schema does not list all its fields, so no name is unknown.
     """
     schema = schema or {}
     if schema.get("additionalProperties") or not schema.keys().isdisjoint(COMPOSING_KEYWORDS):
@@ -154,9 +153,9 @@ def parse_form(fields: Iterable[FormField], texts: Mapping[str, Sequence[str]]) 
 
 
 def parse_field(field: FormField, texts: Sequence[str]) -> Json:
-    """Return the value of a field, or None if its text is empty. A list has one text for each choice.
+    """Return the value of a field, or None if its text is empty. A list has one text for each chosen value.
 
-    Raise ValueError with a text that says what the value must be.
+    Raise ValueError with a message that says what the value must be.
     """
     if field.control == "multiselect":
         return [_parse_choice(field, each) for each in texts] or ([] if field.is_required else None)
@@ -173,7 +172,7 @@ def parse_field(field: FormField, texts: Sequence[str]) -> Json:
         case "json":
             return parse_json(text)
         case _:
-            return text.replace("\r\n", "\n")  # browsers end the lines of a form this way
+            return text.replace("\r\n", "\n")  # browsers send \r\n at the end of a line
 
 
 def parse_json(text: str) -> Json:
@@ -187,7 +186,7 @@ def parse_json(text: str) -> Json:
 
 
 def is_number(value: Json) -> TypeGuard[int | float]:
-    """Return whether a JSON value is a number. In Python, `bool` is an `int` too."""
+    """Return whether a JSON value is a number. Booleans, which are integers in Python, are not."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

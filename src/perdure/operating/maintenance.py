@@ -1,9 +1,9 @@
-"""Maintenance of whole storages: copying one, and checking one for damage."""
+"""Maintenance of a whole storage: copying it, and checking it for damage."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from secrets import token_hex
 from urllib.parse import urlsplit
@@ -17,26 +17,24 @@ from ..feeds.item import ITEMS, parse_item
 from ..feeds.link_index import parse_link_record
 from ..runtime import RuntimeConfig
 from ..runtime import lease as leases
-from ..runtime.lease import HELD
-from ..storage import Delete, Insert, Micros, Position, Record, Space, Storage, Tag, open_storage
+from ..storage import Delete, Insert, Micros, Record, Space, Storage, open_storage
 from ..storage.clock import MINUTE, system_clock
 from ..storage.copy import COPIES, ProgressCallback, copy_records
 from ..storage.errors import NewerFormat
 from ..storage.quarantine import Inspection, inspect
 from ..tasks.idempotency import IDEMPOTENCY_KEYS, decode_task_id
-from ..tasks.listing import CURSOR_KEY_ADDRESS, SETTINGS, decode_key
+from ..tasks.secret_key import CURSOR_KEY, LOCATOR_KEY, SETTINGS, decode_key
 from ..tasks.snapshot import LEASES, TASKS, Snapshot
 from .errors import MaintenanceError
-from .locators import LOCATOR_KEY
+from .listing import iterate_records
 
-PAGE_SIZE = 200
 PROBE_LIFETIME = 10 * MINUTE
 PROBE_BODY = f'{{"format":1,"padding":"{"x" * 8192}"}}'
 """The body of a test record. It is longer than a database page: a short one may fit into a full storage."""
 
 
 def _decode_setting(record: Record) -> object:
-    return decode_key(record) if record.address in (CURSOR_KEY_ADDRESS, LOCATOR_KEY) else None
+    return decode_key(record) if record.address in (CURSOR_KEY, LOCATOR_KEY) else None
 
 
 DECODERS: Mapping[Space, Callable[[Record], object]] = {
@@ -48,29 +46,26 @@ DECODERS: Mapping[Space, Callable[[Record], object]] = {
     ITEMS: parse_item,
     LINKS: parse_link_record,
 }
-"""A decoder for each space. A damaged lease, idempotency key or summary of links is replaced when it is next
-used, so their decoders report no damage.
+"""A decoder for each space. Damaged leases, idempotency keys and summaries of links are replaced when they
+are next used, so their decoders do not report damage.
 """
 ALL_SPACES = tuple(DECODERS)
 QUARANTINED_SPACES = frozenset({TASKS, ACCOUNTS, ITEMS})
-"""Spaces whose damaged records are quarantined. A damaged setting must be deleted."""
+"""Spaces whose damaged records are quarantined. A damaged setting must be deleted by hand."""
 
 
 # Copying
 
 
 class LiveClaims(msgspec.Struct, frozen=True, kw_only=True):
-    """How many tasks are running, and how many accounts are being polled. Expired leases do not count."""
+    """The number of running tasks, and of accounts that are being polled. Expired leases do not count."""
 
     tasks: int
     accounts: int
 
-    def __bool__(self) -> bool:
-        return bool(self.tasks or self.accounts)
-
 
 class CopyReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a copy contains."""
+    """The result of a copy."""
 
     records: Mapping[Space, int]
     """Number of records of each space, the same in both storages."""
@@ -90,12 +85,12 @@ async def copy_storage(
 ) -> CopyReport:
     """Copy all records from one storage URL to another, and verify the copy.
 
-    `on_live_claims` is called first if processes still work on the source. Raise MaintenanceError if both
+    `on_live_claims` is called first if processes still use the source. Raise MaintenanceError if both
     URLs are the same storage, and TargetNotEmpty if the target has other records and `merge` is not set.
     """
     async with await open_storage(source) as source_storage:
         live = await count_live_claims(source_storage, now=system_clock())
-        if live:
+        if live.tasks or live.accounts:
             on_live_claims(live)
         async with await open_storage(target) as target_storage:
             if await _is_same_storage(source_storage, target_storage):
@@ -108,23 +103,14 @@ async def copy_storage(
 
 
 async def count_live_claims(storage: Storage, *, now: Micros) -> LiveClaims:
-    tasks = [each async for each in _records(storage, LEASES, now, tag=HELD) if (each.wake_at or 0) > now]
-    accounts = [each async for each in _records(storage, ACCOUNTS, now) if _is_polled(each, now)]
+    claimed = iterate_records(storage, LEASES, tag=leases.HELD, now=now)
+    tasks = [each async for each in claimed if (each.wake_at or 0) > now]
+    accounts = [each async for each in iterate_records(storage, ACCOUNTS, now=now) if _is_polled(each, now)]
     return LiveClaims(tasks=len(tasks), accounts=len(accounts))
 
 
-async def _records(
-    storage: Storage, space: Space, now: Micros, tag: Tag | None = None
-) -> AsyncIterator[Record]:
-    after: Position | None = None
-    while records := await storage.page(space, after=after, limit=PAGE_SIZE, tag=tag, now=now):
-        for record in records:
-            yield record
-        after = records[-1].position
-
-
 def _is_polled(record: Record, now: Micros) -> bool:
-    """Return whether an account is being polled. One that this version cannot read does not count."""
+    """Return whether an account is being polled. An account that this version cannot read does not count."""
     try:
         return StoredAccount.from_record(record).account.is_leased(now)
     except (CorruptFeedRecord, NewerFormat):
@@ -132,7 +118,7 @@ def _is_polled(record: Record, now: Micros) -> bool:
 
 
 async def _is_same_storage(source: Storage, target: Storage) -> bool:
-    """Return whether a record of the target appears in the source: a storage can have several URLs."""
+    """Return whether both are one storage: then a test record in the target appears in the source."""
     now = system_clock()
     probe = _probe(COPIES, "copy", now)
     await target.commit([Insert(record=probe)], now=now)
@@ -153,21 +139,21 @@ def _source_id(engine: str, url: str) -> str:
 
 
 class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The server of a storage, and its clock."""
+    """The version and the clock of a storage's server."""
 
     version: str
     clock_offset: float | None = None
-    """Seconds by which the server's clock is ahead of ours. None if it does not report a time."""
+    """Seconds by which the server's clock is ahead of ours. None if the server does not report its time."""
     offset_error: float = 0.0
     """Maximum error of `clock_offset`: half the time of the request."""
 
     def has_clock_skew(self, limit: float) -> bool:
-        """Return whether the clocks certainly differ by more than a limit in seconds."""
+        """Return whether the clocks certainly differ by more than `limit` seconds."""
         return self.clock_offset is not None and abs(self.clock_offset) - self.offset_error > limit
 
 
 class HealthReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a check."""
+    """The result of checking a storage."""
 
     findings: tuple[str, ...]
     """Problems that were found, one sentence each."""
@@ -218,7 +204,7 @@ async def check_storage(url: str, *, repair: bool) -> HealthReport:
 
 
 async def _check(storage: Storage, *, repair: bool) -> tuple[tuple[str, ...], Inspection]:
-    """Return the problems, one sentence each, and what was inspected."""
+    """Return the problems, one sentence each, and the inspection of the records."""
     engine = await storage.maintain(repair=repair)
     records = await inspect_records(storage, repair=repair, now=system_clock())
     return (*engine.findings, *(str(each) for each in records.damaged)), records
@@ -240,7 +226,7 @@ async def inspect_records(storage: Storage, *, repair: bool, now: Micros) -> Ins
 
 async def server_info(storage: Storage) -> ServerInfo:
     """Ask the server of a storage for its version and its time."""
-    await storage.info()  # connect first, so that this takes no time below
+    await storage.info()  # connects, so that the next call measures only the request
     before = system_clock()
     info = await storage.info()
     after = system_clock()
@@ -261,7 +247,7 @@ async def measure_write(storage: Storage, purpose: str) -> float:
 
 
 def _probe(space: Space, purpose: str, now: Micros) -> Record:
-    """Return a record with a unique key. It expires, in case this process is killed before it deletes it."""
+    """Return a record with a unique key. It expires, in case this process cannot delete it."""
     return Record(
         space=space,
         partition="perdure",

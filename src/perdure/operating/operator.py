@@ -1,6 +1,6 @@
-"""`Operator`: reads and changes the tasks of all owners. The caller checks who may use it.
+"""`Operator`: reads and changes the tasks of all owners. The caller must check who may use it.
 
-It works on the storage, by the same rules as clients and workers, and needs no server.
+It uses the storage directly, by the same rules as clients and workers, so no server has to run.
 """
 
 from __future__ import annotations
@@ -11,29 +11,43 @@ from contextlib import aclosing
 from msgspec.structs import replace
 
 from ..runtime import Functions, Runtime
+from ..runtime.lease import HELD
 from ..storage import Micros, Storage
 from ..storage.clock import HOUR, system_clock
 from ..tasks import Snapshot, Status, StoreConfig, TaskRecord, TaskStore, edits
-from ..tasks.codec import JsonLike
+from ..tasks.canonical_json import JsonLike
 from ..tasks.errors import NotFound
 from ..tasks.lifecycle import ACTIVE_STATUSES
-from ..tasks.listing import DEFAULT_PAGE_SIZE
-from ..tasks.record import is_task_id
-from ..tasks.snapshot import TASKS, lease_address, task_address
+from ..tasks.listing import DEFAULT_PAGE_SIZE, scan_tasks
+from ..tasks.secret_key import LOCATOR_KEY, load_key
+from ..tasks.snapshot import LEASES, TASKS, lease_address, task_address
+from ..tasks.task_record import is_task_id
 from . import listing, stats
 from .errors import NoOpenQuestion
-from .listing import ListQuery, TaskSummaryPage
-from .locators import Sealer, load_key
+from .listing import TaskSummaryPage
+from .locators import Sealer
 from .purge import PurgeReport, purge
-from .stats import Stats, Throughput
-from .views import ClaimSummary, TaskDetail, TaskSummary, describe_task, summarize_newer, summarize_task
+from .stats import MAX_READ_CHARS, Stats, Throughput
+from .views import (
+    TAGS,
+    ClaimSummary,
+    TaskDetail,
+    TaskSummary,
+    describe_task,
+    matches_name,
+    parse_claim,
+    summarize_newer,
+    summarize_task,
+)
 from .watch import DEFAULT_WATCH, TaskChanges, WatchConfig, watch_page, watch_task
+
+MAX_CLAIMS = 1000
 
 
 class Operator:
     """Reads all tasks of a storage, and cancels, answers and deletes them.
 
-    `config` is the configuration of the servers, if it is not the default: answers must respect its limits.
+    Pass the `config` of the servers if it is not the default: answers must respect its limits.
     """
 
     def __init__(
@@ -46,7 +60,7 @@ class Operator:
         self.storage = storage
         self.clock = clock
         self._store = TaskStore(storage, replace(config, allow_anonymous=True), clock=clock)
-        self._runtime = Runtime(self._store, Functions())  # only cancels, and runs nothing
+        self._runtime = Runtime(self._store, Functions())  # used to cancel tasks; it runs none
         self._sealers: tuple[Sealer, Sealer] | None = None
 
     # Reading
@@ -59,22 +73,28 @@ class Operator:
         after: str | None = None,
         limit: int = DEFAULT_PAGE_SIZE,
     ) -> TaskSummaryPage:
-        """Return the newest tasks, or those after a cursor, filtered by status or by function, tool or
-        method.
+        """Return the newest tasks, or those after a cursor.
 
-        Statuses have an index. For a name, at most 1,000 tasks are read, so a page can be short or empty and
-        still have a `next_cursor`.
+        `name` is a function, a tool or a method. Only statuses have an index: for a name, at most 1,000 tasks
+        are read, so a page can be short or empty and still have a `next_cursor`.
         """
         locators, cursors = await self._load_sealers()
         now = self.clock()
-        query = ListQuery(statuses=None if statuses is None else frozenset(statuses), name=name)
-        position = listing.decode_cursor(after, cursors)
-        found = await listing.scan(self.storage, query, after=position, limit=limit, now=now)
+        scan = await scan_tasks(
+            self.storage,
+            [None] if statuses is None else [tag for status in sorted(set(statuses)) for tag in TAGS[status]],
+            matches=None if name is None else lambda task: matches_name(task, name),
+            after=listing.decode_cursor(after, cursors),
+            limit=limit,
+            max_chars=MAX_READ_CHARS,
+            descending=True,
+            now=now,
+        )
         return TaskSummaryPage(
-            tasks=tuple(summarize_task(each, now=now, locate=locators.seal) for each in found.snapshots),
-            corrupt=found.corrupt,
-            newer=tuple(summarize_newer(each, now=now, locate=locators.seal) for each in found.newer),
-            next_cursor=listing.encode_cursor(found.after, cursors),
+            tasks=tuple(summarize_task(each, now=now, locate=locators.seal) for each in scan.found),
+            corrupt=tuple(each.task_id for each in scan.corrupt),
+            newer=tuple(summarize_newer(each, now=now, locate=locators.seal) for each, _ in scan.newer),
+            next_cursor=listing.encode_cursor(scan.next_position, cursors),
         )
 
     async def get(self, locator: str, task_id: str) -> TaskDetail:
@@ -84,8 +104,8 @@ class Operator:
     async def find(self, text: str, *, max_scanned: int | None = None) -> TaskDetail:
         """Return the task with this id, or the only one whose id starts with it (at least 6 characters).
 
-        This may read all tasks, or the newest `max_scanned`: see `listing.find`. If you have a locator, use
-        `get`.
+        This may read all tasks, or the newest `max_scanned`: see `listing.find`. With a locator, `get` is
+        faster.
         """
         now = self.clock()
         return await self._describe(await listing.find(self.storage, text, max_scanned=max_scanned, now=now))
@@ -96,12 +116,15 @@ class Operator:
 
     async def claimed_count(self) -> int:
         """Return how many tasks are claimed by a worker. This is cheap."""
-        return await stats.count_claimed(self.storage, self.clock())
+        return (await self.storage.counts(LEASES, now=self.clock())).get(HELD, 0)
 
     async def claims(self) -> list[ClaimSummary]:
-        """Return the claims on the newest tasks, at most 1,000."""
+        """Return the claims of workers on the newest tasks, at most 1,000."""
         locators, _ = await self._load_sealers()
-        return await stats.list_claims(self.storage, self.clock(), locators.seal)
+        now = self.clock()
+        records = await self.storage.page(LEASES, limit=MAX_CLAIMS, tag=HELD, descending=True, now=now)
+        claims = [parse_claim(record, locators.seal(record.partition)) for record in records]
+        return [claim for claim in claims if claim is not None]
 
     async def throughput(
         self, window: Micros = HOUR, *, buckets: int = 60, until: Micros | None = None
@@ -120,7 +143,7 @@ class Operator:
         return await self._summarize_or_none(await stats.oldest_open_question(self.storage, self.clock()))
 
     async def stats(self, window: Micros = HOUR, *, buckets: int = 60) -> Stats:
-        """Return all statistics."""
+        """Return the counts, the claims, the workers, and the throughput of the last `window`."""
         now = self.clock()
         counts, claims = await self.counts(), await self.claims()
         claimed = await self.claimed_count()
@@ -163,7 +186,7 @@ class Operator:
     # Changing
 
     async def cancel(self, locator: str, task_id: str) -> TaskSummary:
-        """Cancel a queued task, or request it from the worker of a running one.
+        """Cancel a queued task, or ask the worker of a running task to cancel it.
 
         Raise TerminalTask if the task has finished.
         """
@@ -171,17 +194,16 @@ class Operator:
         return await self._summarize(await self._runtime.cancel(owner, task_id))
 
     async def answer(self, locator: str, task_id: str, key: str, value: JsonLike) -> TaskSummary:
-        """Answer an open question with a result of its kind, such as `{"action": "accept", "content":
-        {...}}`.
+        """Answer an open question. For a form, `value` is `{"action": "accept", "content": {...}}`.
 
         Raise NoOpenQuestion if the question is not open, and MalformedAnswer if the answer does not fit it.
         """
-        from ..tasks.forms import check_form  # noqa: PLC0415 (jsonschema takes long to load, and few answer)
+        from ..tasks.forms import check_form  # noqa: PLC0415 (jsonschema is slow to import, and answers are rare)
 
         def edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
             if not task.is_terminal and key not in task.outstanding:
                 raise NoOpenQuestion(key, task.outstanding)
-            answered = edits.answer(task, {key: value}, now=now, config=config)  # limits before forms
+            answered = edits.answer(task, {key: value}, now=now, config=config)  # checks the limits first
             check_form(key, task.inputs[key], value)
             return answered
 
@@ -199,7 +221,7 @@ class Operator:
     async def _load_sealers(self) -> tuple[Sealer, Sealer]:
         """Return the sealers of locators and of cursors."""
         if self._sealers is None:
-            key = await load_key(self.storage, self.clock())
+            key = await load_key(self.storage, LOCATOR_KEY, self.clock())
             self._sealers = Sealer(key, "locator"), Sealer(key, "cursor")
         return self._sealers
 

@@ -6,18 +6,17 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from ..storage import Micros, Position
+from ..storage import Micros
 from ..tasks import Snapshot, TaskStore
+from ..tasks.listing import read_task
 from ..tasks.snapshot import TASKS
-from .listing import parse_or_none
+from .listing import iterate_records
 from .stats import FINISHED_STATUSES, count_expired
 from .views import TAGS
 
-PAGE_SIZE = 200
-
 
 class PurgeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """How many tasks were deleted, or would be deleted in a dry run."""
+    """The number of tasks that were deleted, or would be deleted in a dry run."""
 
     expired: int
     finished: int
@@ -45,15 +44,11 @@ async def _purge_expired(store: TaskStore) -> int:
 
 
 async def _finished_before(store: TaskStore, time: Micros) -> AsyncIterator[Snapshot]:
-    """Iterate over the tasks that finished before a time, oldest first, up to tasks created after it."""
+    """Yield the tasks that finished before a time, oldest first for each status."""
     for tag in (tag for status in FINISHED_STATUSES for tag in TAGS[status]):
-        after: Position | None = None
-        while records := await store.storage.page(
-            TASKS, after=after, limit=PAGE_SIZE, tag=tag, now=store.clock()
-        ):
-            after = records[-1].position
-            for snapshot in map(parse_or_none, records):
-                if snapshot is not None and (snapshot.task.finished_at or time + 1) <= time:
-                    yield snapshot
-            if after.order > time:
+        async for record in iterate_records(store.storage, TASKS, tag=tag, now=store.clock()):
+            if record.order > time:
                 break
+            snapshot = read_task(record)
+            if isinstance(snapshot, Snapshot) and (snapshot.task.finished_at or time + 1) <= time:
+                yield snapshot

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
+from statistics import median_low
 
 import msgspec
 
-from ..runtime.lease import HELD
-from ..storage import Micros, Position, Record, Storage, Tag, is_last_page
+from ..storage import Micros, Position, Storage, Tag, is_last_page
 from ..storage.body_format import FORMAT_FIELD
 from ..storage.clock import Interval, Timestamp
 from ..tasks import Snapshot, Status
-from ..tasks.record import TASK_FORMAT
-from ..tasks.snapshot import LEASES, TASKS
-from .listing import ReadBudget, parse_or_none
-from .views import TAGS, ClaimSummary, TaskSummary, parse_claim
+from ..tasks.listing import read_task
+from ..tasks.snapshot import TASKS
+from ..tasks.task_record import TASK_FORMAT
+from .listing import iterate_records
+from .views import TAGS, ClaimSummary, TaskSummary
 
 FINISHED_STATUSES = tuple(status for status in Status if status.is_terminal)
-MAX_CLAIMS = 1000
 MAX_SCANNED = 1000
 """Maximum number of tasks of each tag that are read for the throughput."""
+MAX_READ_CHARS = 16 * 1024 * 1024
+"""Number of characters in task records after which a query stops reading."""
+FIRST_PAGE_SIZE = 20
+"""Number of records that are read first, before their size is known."""
 PAGE_SIZE = 200
 
 
 class WorkerSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker that has claimed tasks. The storage does not know of idle workers."""
+    """A worker that has claimed tasks. Workers without claims are not listed."""
 
     name: str
     claimed: int
@@ -37,7 +42,7 @@ class WorkerSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bucket(msgspec.Struct, frozen=True, kw_only=True):
-    """How many tasks finished in an interval of time."""
+    """The number of tasks that finished in an interval of time."""
 
     start: Timestamp
     completed: int = 0
@@ -54,7 +59,7 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Throughput(msgspec.Struct, frozen=True, kw_only=True):
-    """The finished tasks of a time window, as far as they are still stored."""
+    """The tasks that finished in a time window and are still stored."""
 
     since: Timestamp
     until: Timestamp
@@ -63,7 +68,7 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
     median_duration: Interval | None
     """The median time from creation to finish. None if no task finished."""
     is_complete: bool
-    """False if there are more finished tasks than were read, so that some may be missing."""
+    """Whether all finished tasks were read. If not, some tasks may be missing."""
 
     @property
     def finished(self) -> int:
@@ -99,23 +104,12 @@ async def count_tasks(storage: Storage, now: Micros) -> dict[Status, int]:
 
 
 async def count_expired(storage: Storage, now: Micros) -> int:
-    """Return how many expired tasks are still stored: all tasks, without those that are visible now."""
+    """Return how many expired tasks are still stored: all stored tasks minus those that are visible now."""
     all_tasks, live_tasks = await asyncio.gather(storage.counts(TASKS, now=0), storage.counts(TASKS, now=now))
     return max(0, sum(all_tasks.values()) - sum(live_tasks.values()))
 
 
 # Workers
-
-
-async def count_claimed(storage: Storage, now: Micros) -> int:
-    return (await storage.counts(LEASES, now=now)).get(HELD, 0)
-
-
-async def list_claims(storage: Storage, now: Micros, locate: Callable[[str], str]) -> list[ClaimSummary]:
-    """Return the claims on the newest tasks, at most 1,000."""
-    records = await storage.page(LEASES, limit=MAX_CLAIMS, tag=HELD, descending=True, now=now)
-    claims = (parse_claim(record, locate(record.partition)) for record in records)
-    return [claim for claim in claims if claim is not None]
 
 
 def group_by_worker(claims: Sequence[ClaimSummary], now: Micros) -> tuple[WorkerSummary, ...]:
@@ -137,28 +131,18 @@ def group_by_worker(claims: Sequence[ClaimSummary], now: Micros) -> tuple[Worker
 
 
 async def oldest_queued(storage: Storage, now: Micros) -> Snapshot | None:
-    """Return the oldest queued task. A queued record has a lane, so the other bodies are not decoded."""
-    after: Position | None = None
-    for _ in range(0, MAX_SCANNED, PAGE_SIZE):
-        records = await _oldest(storage, Status.WORKING, PAGE_SIZE, now, after)
-        queued = (parse_or_none(each) for each in records if each.lane is not None)
-        if (found := next((each for each in queued if each is not None), None)) is not None:
-            return found
-        if is_last_page(records, PAGE_SIZE):
-            return None
-        after = records[-1].position
+    """Return the oldest queued task. Only queued tasks have a lane, so no other body is decoded."""
+    records = iterate_records(storage, TASKS, tag=Status.WORKING.value, max_records=MAX_SCANNED, now=now)
+    async for record in records:
+        if record.lane is not None and isinstance(task := read_task(record), Snapshot):
+            return task
     return None
 
 
 async def oldest_open_question(storage: Storage, now: Micros) -> Snapshot | None:
-    records = await _oldest(storage, Status.INPUT_REQUIRED, 1, now)
-    return parse_or_none(records[0]) if records else None
-
-
-async def _oldest(
-    storage: Storage, status: Status, limit: int, now: Micros, after: Position | None = None
-) -> list[Record]:
-    return await storage.page(TASKS, after=after, limit=limit, tag=status.value, now=now)
+    records = await storage.page(TASKS, limit=1, tag=Status.INPUT_REQUIRED.value, now=now)
+    task = read_task(records[0]) if records else None
+    return task if isinstance(task, Snapshot) else None
 
 
 # Throughput
@@ -167,75 +151,67 @@ async def _oldest(
 async def measure_throughput(
     storage: Storage, *, window: Micros, buckets: int, now: Micros, until: Micros | None = None
 ) -> Throughput:
-    """Return what finished within the window before `until` (default: now).
+    """Return the throughput in the window before `until` (default: now).
 
     There is no index by finish time, so this reads the newest 1,000 tasks of each tag.
     """
     tags = [(status, tag) for status in FINISHED_STATUSES for tag in TAGS[status]]
-    results = await asyncio.gather(*(_newest_finished(storage, status, tag, now) for status, tag in tags))
+    results = await asyncio.gather(*(_newest_finished(storage, tag, now) for _, tag in tags))
     until = now if until is None else until
     since = until - window
-    recent = [task for tasks, _ in results for task in tasks if since <= task.finished_at <= until]
+    recent = [
+        (status, task)
+        for (status, _), (tasks, _) in zip(tags, results, strict=True)
+        for task in tasks
+        if since <= task.finished_at <= until
+    ]
+    durations = [task.finished_at - task.created_at for _, task in recent]
     return Throughput(
         since=since,
         until=until,
         buckets=_buckets(recent, since, window, buckets),
-        median_duration=_median([task.finished_at - task.created_at for task in recent]),
+        median_duration=median_low(durations) if durations else None,
         is_complete=all(is_complete for _, is_complete in results),
     )
 
 
-class _Times(msgspec.Struct, tag_field=FORMAT_FIELD, tag=TASK_FORMAT):
-    """The part of a finished task that is decoded."""
+class _FinishedTask(msgspec.Struct, tag_field=FORMAT_FIELD, tag=TASK_FORMAT):
+    """The fields of a finished task that are decoded."""
 
     created_at: Micros
     finished_at: Micros
 
 
-class _FinishedTask(_Times):
-    status: Status
+_task_decoder = msgspec.json.Decoder(_FinishedTask)
 
 
-_times_decoder = msgspec.json.Decoder(_Times)
-
-
-async def _newest_finished(
-    storage: Storage, status: Status, tag: Tag, now: Micros
-) -> tuple[list[_FinishedTask], bool]:
-    """Return the newest tasks that finished with a status, and whether these are all."""
+async def _newest_finished(storage: Storage, tag: Tag, now: Micros) -> tuple[list[_FinishedTask], bool]:
+    """Return the newest finished tasks with a tag, and whether these are all."""
     found: list[_FinishedTask] = []
     after: Position | None = None
-    budget = ReadBudget(MAX_SCANNED, PAGE_SIZE)
-    while not budget.is_spent:
-        size = budget.page_size
+    read = chars = 0
+    size = FIRST_PAGE_SIZE
+    while read < MAX_SCANNED and chars < MAX_READ_CHARS:
         records = await storage.page(TASKS, after=after, limit=size, tag=tag, descending=True, now=now)
-        budget.record(records)
-        found += [task for each in records if (task := _parse_finished(each, status)) is not None]
+        for record in records:
+            try:
+                found.append(_task_decoder.decode(record.body))
+            except msgspec.MsgspecError:
+                continue  # damaged, or written by a newer version
         if is_last_page(records, size):
             return found, True
         after = records[-1].position
+        read += len(records)
+        chars += sum(len(record.body) for record in records)
+        room = (MAX_READ_CHARS - chars) * read // max(1, chars)  # if all records have the same size
+        size = max(1, min(PAGE_SIZE, room, MAX_SCANNED - read))
     return found, False
 
 
-def _parse_finished(record: Record, status: Status) -> _FinishedTask | None:
-    try:
-        times = _times_decoder.decode(record.body)
-    except msgspec.MsgspecError:
-        return None  # damaged, or written by a newer version
-    return _FinishedTask(times.created_at, times.finished_at, status)
-
-
-def _buckets(tasks: Sequence[_FinishedTask], since: Micros, window: Micros, count: int) -> tuple[Bucket, ...]:
-    counts: list[dict[str, int]] = [{} for _ in range(count)]
-    for task in tasks:
-        index = min(count - 1, (task.finished_at - since) * count // window)
-        counts[index][task.status.value] = counts[index].get(task.status.value, 0) + 1
-    return tuple(_bucket(since + window * index // count, each) for index, each in enumerate(counts))
-
-
-def _bucket(start: Micros, counts: Mapping[str, int]) -> Bucket:
-    return Bucket(start=start, **counts)
-
-
-def _median(spans: Sequence[Micros]) -> Micros | None:
-    return sorted(spans)[(len(spans) - 1) // 2] if spans else None
+def _buckets(
+    tasks: Sequence[tuple[Status, _FinishedTask]], since: Micros, window: Micros, count: int
+) -> tuple[Bucket, ...]:
+    counts: list[Counter[str]] = [Counter() for _ in range(count)]
+    for status, task in tasks:
+        counts[min(count - 1, (task.finished_at - since) * count // window)][status.value] += 1
+    return tuple(Bucket(start=since + window * index // count, **each) for index, each in enumerate(counts))

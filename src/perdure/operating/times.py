@@ -1,4 +1,4 @@
-"""Times and durations as people and programs write and read them. All times are UTC."""
+"""Times and durations as text, for people and for programs. All times are in UTC."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from ..storage import Micros
 
 MAX_TIME: Micros = 253_402_300_799_999_999
-"""The last microsecond of the year 9999: a calendar cannot represent later times."""
+"""The last microsecond of the year 9999: `datetime` cannot represent later times."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _DURATION = re.compile(r"(\d{1,9})([smhdw])")
@@ -52,7 +52,7 @@ def format_second(time: Micros) -> str:
 
 
 def format_when(time: Micros | None, now: Micros) -> str:
-    """Return a time, and how long ago or ahead it is. None is "never"."""
+    """Return a time and its distance from now, or "never" for None."""
     if time is None:
         return "never"
     distance = format_duration(abs(now - time))
@@ -60,8 +60,9 @@ def format_when(time: Micros | None, now: Micros) -> str:
 
 
 def format_duration(duration: Micros, *, precise: bool = False) -> str:
-    """Return a duration in its largest unit and the next smaller one. `precise` adds fractions of seconds
-    below ten seconds.
+    """Return a duration in its largest unit and the next smaller one.
+
+    `precise` adds fractions of a second to durations below ten seconds.
     """
     if precise and duration < 1_000_000:
         return f"{duration / 1000:.0f} ms"

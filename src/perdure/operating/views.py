@@ -29,14 +29,14 @@ from ..tasks import (
 )
 from ..tasks.inputs import Input
 from ..tasks.owner import OwnerKind
-from ..tasks.record import headline
 from ..tasks.snapshot import COMPLETED_WITH_ERROR
+from ..tasks.task_record import headline
 
 TAGS: dict[Status, tuple[Tag, ...]] = {
     **{status: (status.value,) for status in Status},
     Status.FAILED: (Status.FAILED.value, COMPLETED_WITH_ERROR),
 }
-"""Tags of the records in each status. Operators see a result that reports an error as a failure."""
+"""The tags of records by status. For operators, a task whose result reports an error has failed."""
 
 
 Locator: TypeAlias = Annotated[str, msgspec.Meta(extra={"json": "omit"})]
@@ -48,14 +48,14 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     task_id: str
     locator: Locator
-    """An opaque text that finds the task again: `Operator.get(summary.locator, summary.task_id)`."""
+    """An opaque text for finding the task again: `Operator.get(summary.locator, summary.task_id)`."""
     owner: str
     """A digest of the owner, the same as in the logs."""
     owner_kind: OwnerKind
     status: Status
-    """`failed` if the task failed, or completed with a result that reports an error."""
+    """The effective status. It is `failed` also if the result reports an error."""
     name: str
-    """The function that workers run, or the tool, or the method."""
+    """The name of the function, of the tool, or of the method, in this order of preference."""
     created_at: Timestamp
     updated_at: Timestamp
     finished_at: Timestamp | None
@@ -64,7 +64,7 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
     progress: Progress | None
     attempts: int
     is_claimed: bool = msgspec.field(name="claimed")
-    """Whether a worker has claimed it."""
+    """Whether a worker has a claim on the task."""
     is_cancelling: bool = msgspec.field(name="cancelling")
     """Whether a cancellation was requested and the task has not finished yet."""
     has_error: bool
@@ -76,14 +76,14 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def progress_fraction(self) -> float | None:
-        """How much is done, 0 to 1. None if the task does not report a total."""
+        """The fraction that is done, from 0 to 1. None if the task does not report a total."""
         if self.progress is None or not self.progress.total or self.progress.total < 0:
             return None
         return min(1.0, max(0.0, self.progress.done / self.progress.total))
 
     @property
     def display_status(self) -> str:
-        """The status for people, which also shows whether a worker has claimed the task."""
+        """The status in words, which also shows whether a worker has claimed the task."""
         if self.is_cancelling:
             return "cancelling"
         if self.status is not Status.WORKING:
@@ -189,7 +189,7 @@ EventKind: TypeAlias = Literal[
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """An event of a timeline. The kinds `next attempt` and `expires` are in the future."""
+    """An event of a timeline. Events of the kinds `next attempt` and `expires` have not happened yet."""
 
     at: Timestamp
     kind: EventKind = msgspec.field(name="event")
@@ -203,7 +203,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     kind: InputKind
     message: str
     schema: dict[str, Json] | None
-    """The JSON schema of the form. None if the question has no form."""
+    """The JSON schema of the form. None if the question has none."""
     params: Json
     """The complete request, as defined by the protocol."""
     asked_at: Timestamp
@@ -246,7 +246,7 @@ class TaskDetail(msgspec.Struct, frozen=True, kw_only=True):
     """Milliseconds from the creation within which the task must be started. None means no limit."""
     expires_at: Timestamp | None
     timeline: tuple[Event, ...]
-    """Events by time. Future events are last."""
+    """Events in order of time."""
     questions: tuple[Question, ...]
     """Open questions."""
     outcome: Outcome | None

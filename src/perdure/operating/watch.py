@@ -1,4 +1,4 @@
-"""Live pages: the newest tasks, or one task, and each change as it is seen.
+"""Live views: the newest tasks, or one task, and then every change.
 
 Notifications of the storage are hints, so the storage is also polled. Two queries are at least `min_interval`
 apart, however many changes there are.
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class TaskChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """What changed since the previous page. In the first one, everything is in `changed`."""
+    """The changes since the previous page. At first, all tasks are in `changed`."""
 
     page: TaskSummaryPage
     """The current page."""
@@ -34,7 +34,7 @@ class TaskChanges(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WatchConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How often to query the storage, in seconds."""
+    """How often the storage is queried. Times are in seconds."""
 
     min_interval: float = 0.5
     """Minimum time between two queries."""
@@ -48,7 +48,7 @@ DEFAULT_WATCH = WatchConfig()
 async def watch_page(
     watch: Watch, query: Callable[[], Awaitable[TaskSummaryPage]], config: WatchConfig
 ) -> AsyncGenerator[TaskChanges]:
-    """Yield the newest tasks, then their changes, forever. While the storage is unavailable, keep trying."""
+    """Yield the newest tasks, then their changes, without end. Wait while the storage is unavailable."""
     before: dict[tuple[str, str], TaskSummary] | None = None
     async with watch:
         while True:
@@ -83,18 +83,17 @@ def _diff(
     now: dict[tuple[str, str], TaskSummary],
     page: TaskSummaryPage,
 ) -> TaskChanges:
-    def is_changed(key: tuple[str, str], task: TaskSummary) -> bool:
-        return key not in before or before[key].version != task.version
-
     return TaskChanges(
         page=page,
-        changed=tuple(task for key, task in now.items() if is_changed(key, task)),
+        changed=tuple(
+            task for key, task in now.items() if key not in before or before[key].version != task.version
+        ),
         removed=tuple(task for key, task in before.items() if key not in now),
     )
 
 
 async def _none_if_busy(query: Callable[[], Awaitable[T]]) -> T | None:
-    """Return the result of a query, or None if the storage is unavailable: the next query may succeed."""
+    """Return the result of a query, or None if the storage is unavailable, as the next query may succeed."""
     try:
         return await query()
     except (StorageBusy, StorageUnavailable):

@@ -30,10 +30,10 @@ from ..storage.errors import (
     StorageReadOnly,
     StorageUnavailable,
 )
-from ..tasks.codec import JsonLike
+from ..tasks.canonical_json import JsonLike
 from ..tasks.errors import ClaimLost, InvalidValue
 from ..tasks.inputs import Capability, InputError, InputKind, InputRequest
-from ..tasks.record import Failure
+from ..tasks.task_record import Failure
 
 OUTAGES = (StorageBusy, StorageClosed, StorageFailed, StorageFull, StorageReadOnly, StorageUnavailable)
 """Storage failures that interrupt a run: the work itself has not failed."""

@@ -12,11 +12,10 @@ from typing import TypeAlias, cast
 
 import msgspec
 
-from ..tasks import codec
-from ..tasks.codec import JsonLike
+from ..tasks.canonical_json import JsonLike, check_name
 from ..tasks.edits import MAX_FUNCTION_NAME_BYTES
 from ..tasks.errors import InvalidValue
-from ..tasks.record import Outcome
+from ..tasks.task_record import Outcome
 from .errors import UnknownFunction
 from .task import Task
 
@@ -51,7 +50,7 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the handler is a coroutine function. Not to be given: the handler itself says so."""
 
     def __post_init__(self) -> None:
-        codec.check_name("name", self.name, MAX_FUNCTION_NAME_BYTES)
+        check_name("name", self.name, MAX_FUNCTION_NAME_BYTES)
         if "\0" in self.name:
             raise InvalidValue("name", "must be text without NUL")
         for field, least in (("retries", 0), ("concurrency", 1)):

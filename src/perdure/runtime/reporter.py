@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from ..storage import Micros
 from ..storage.errors import PerdureError, StorageError
-from ..tasks import Progress, StoreConfig, TaskRecord, codec, edits
+from ..tasks import Progress, StoreConfig, TaskRecord, edits
+from ..tasks.canonical_json import check_text
 
 if TYPE_CHECKING:
     from .run import Run
@@ -31,7 +32,7 @@ class Reporter:
 
     async def report(self, message: str | None, progress: Progress | None) -> None:
         if message is not None:
-            codec.check_text("status_message", message, self._run.limits.max_message_length)
+            check_text("status_message", message, self._run.limits.max_message_length)
         earlier = self._pending or (None, None)
         self._pending = (
             earlier[0] if message is None else message,

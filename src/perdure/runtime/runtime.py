@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from ..storage.errors import OutcomeUnknown
 from ..tasks import NewTask, Owner, Snapshot, Status, TaskStore, edits
-from ..tasks.codec import JsonLike
+from ..tasks.canonical_json import JsonLike
 from ..tasks.lifecycle import ACTIVE_STATUSES
 from ..tasks.snapshot import LEASES, TASKS
 from . import lease as leases

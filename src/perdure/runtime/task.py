@@ -10,8 +10,8 @@ import hashlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NoReturn, cast
 
-from ..tasks import InputKind, InputRequest, Json, Owner, Progress, TaskId, Variables, codec, edits
-from ..tasks.codec import JsonLike
+from ..tasks import InputKind, InputRequest, Json, Owner, Progress, TaskId, Variables, canonical_json, edits
+from ..tasks.canonical_json import JsonLike
 from ..tasks.errors import InvalidValue
 from ..tasks.inputs import ElicitationAnswer, Input, RootsAnswer, SamplingAnswer
 from .cancellation import Cancellation
@@ -162,7 +162,7 @@ class Task:
     def _next_key(self, request: InputRequest) -> str:
         """A key that is the same again when the function is run again and asks the same in the same order."""
         self._questions += 1
-        text = codec.encode_checked("inputs", request.params)
+        text = canonical_json.encode_checked("inputs", request.params)
         digest = hashlib.blake2b(request.kind.encode() + b"\0" + bytes(text), digest_size=6).hexdigest()
         return f"{self._scope}{self._questions}-{digest}"
 

@@ -1,7 +1,7 @@
 """The sample server of `perdure serve`: tools to try without a server of your own.
 
-`server` has reports, which take a minute, ask questions or fail. `feed_tools` polls feeds as a task; the
-accounts are simulated by `source`, so no network is needed.
+The tools in `server` write reports: they take a minute, ask questions, or fail. Those in `feed_tools` poll
+feeds as a task. `source` simulates the accounts, so no network is needed.
 """
 
 from .feed_tools import SampleFeeds, simulated_feeds

@@ -1,4 +1,4 @@
-"""Tools that poll feeds as a task, which resumes after a restart, and return what was found."""
+"""Tools that poll feeds and return what was found. Polling is a task, which resumes after a restart."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..runtime import Again, Task
 from .source import DID_PREFIX, SimulatedSource
 
 LEASE_SECONDS = 5.0
-"""How long an account stays with a server that was killed."""
+"""Seconds after which another server can poll the accounts of a server that was killed."""
 
 Hours = Annotated[float, Field(gt=0, le=24 * 366)]
 Limit = Annotated[int, Field(ge=1, le=200)]
@@ -40,12 +40,12 @@ class SampleFeeds:
         return () if self.source is None else self.source.handles
 
     def owns(self, account_id: str) -> bool:
-        """Return whether this account is one of the simulated ones, or else of Bluesky."""
+        """Return whether an account belongs to these feeds. Simulated accounts have ids of their own."""
         return account_id.startswith(DID_PREFIX) == (self.source is not None)
 
 
 def simulated_feeds(*, latency: float = 0.3) -> SampleFeeds:
-    """Return simulated feeds whose pages take as long as over a network."""
+    """Return simulated feeds. Each request takes `latency` seconds, as it would over a network."""
     return SampleFeeds(source=SimulatedSource(latency=latency))
 
 
@@ -78,8 +78,7 @@ async def _poll_accounts(task: Task, feeds: Feeds, sample: SampleFeeds, names: l
     """Poll each account once, except suspended ones and those that were polled before a restart."""
     started = task.checkpoint.get_int("started", feeds.store.clock())
     await task.save_checkpoint({"started": started})
-    if unknown := (await feeds.add(names)).unknown:
-        raise ValueError(f"unknown accounts: {', '.join(unknown)}")
+    await _add_new(feeds, names)
     accounts = sorted(
         (each for each in await feeds.accounts() if each.status is not AccountStatus.SUSPENDED),
         key=lambda account: account.handle,
@@ -94,3 +93,11 @@ async def _poll_accounts(task: Task, feeds: Feeds, sample: SampleFeeds, names: l
                 raise Again(str(error), after=LEASE_SECONDS) from error
     await task.report(f"{len(accounts)} account(s) read", len(accounts), len(accounts))
     return {"accounts": len(accounts), "items": await feeds.store.count_items()}
+
+
+async def _add_new(feeds: Feeds, names: list[str]) -> None:
+    """Add the accounts that are not stored yet. An account of a follow list must not become a manual one."""
+    found = await feeds.add(names, dry_run=True)
+    if found.unknown:
+        raise ValueError(f"unknown accounts: {', '.join(found.unknown)}")
+    await feeds.add([change.account for change in found.changes if change.action == "added"])

@@ -1,4 +1,4 @@
-"""The sample server, and its tools that write reports: one takes a minute, two ask, and one fails."""
+"""The sample server, and its tools for reports: one takes a minute, two ask a question, and one fails."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A source of simulated feeds, which needs no network, and a source that combines it with another.
 
-A post follows from its author and its number alone, so every process reads the same bytes. Time passes, so
-there are always new posts.
+A post is computed from its author and its number, so every process reads the same posts. New posts appear as
+time passes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..storage.clock import MINUTE, system_clock
 DID_PREFIX = "did:example:"
 """The ids of simulated accounts start with this. The DID method `example` is reserved for examples."""
 FIRST_POST_AT: Micros = 1_767_225_600 * 1_000_000
-"""The first of January 2026."""
+"""The time of the first post of each account: 1 January 2026."""
 
 
 class Person(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,20 +48,13 @@ class Person(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return max((now - FIRST_POST_AT) // (self.every_minutes * MINUTE), -1)
 
 
-class SampleLink(msgspec.Struct, frozen=True):
-    """A link that posts share."""
-
-    url: str
-    title: str
-
-
 class SampleData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The accounts, and what their posts consist of."""
+    """The accounts, and the texts and links of their posts."""
 
     people: tuple[Person, ...]
     texts: tuple[str, ...]
-    links: tuple[SampleLink, ...]
-    """The first ones are shared more often."""
+    links: tuple[Link, ...]
+    """The links that posts share. The first ones are shared more often."""
 
 
 def load_sample_data() -> SampleData:
@@ -125,12 +118,11 @@ class SimulatedSource:
         )
 
     def _links(self, chance: Random) -> tuple[Link, ...]:
-        """Put a link into every other post, popular links more often."""
+        """Return a link for about half of the posts. Links at the start of the list are chosen more often."""
         if chance.random() < 0.5:
             return ()
         links = self._data.links
-        link = links[min(chance.randrange(len(links)), chance.randrange(len(links)))]
-        return (Link(url=link.url, via="card", title=link.title),)
+        return (links[min(chance.randrange(len(links)), chance.randrange(len(links)))],)
 
 
 def _parse_cursor(cursor: str) -> int:
@@ -147,7 +139,7 @@ class _FollowingSource(FeedSource, FollowSource, Protocol):
 
 
 def with_simulated(source: _FollowingSource) -> FeedSource:
-    """Return a source that has the simulated accounts too. Their ids decide which source is asked."""
+    """Return a source that also has the simulated accounts, which are recognized by their ids."""
     if isinstance(source, HintSource):
         return _CombinedHintSource(source, hints=source)
     return _CombinedSource(source)

@@ -1,20 +1,20 @@
 """Tasks: their records, their rules, and a store for them on any storage.
 
-Read `lifecycle` and `record` first (the data of a task), then `edits` (its rules) and `store`.
+Read `lifecycle` and `task_record` first (the data of a task), then `edits` (its rules) and `store`.
 """
 
-from .attempts import Attempt
-from .codec import Json
+from .attempt_history import Attempt
+from .canonical_json import Json
 from .config import StoreConfig
 from .edits import NewTask
 from .inputs import InputKind, InputRequest
 from .lifecycle import Status
 from .listing import TaskFilter, TaskPage
 from .owner import Owner
-from .record import Failure, Outcome, Progress, Success, TaskId, TaskRecord
 from .snapshot import Snapshot
 from .store import PurgeResult, TaskStore
-from .variables import Variables
+from .task_record import Failure, Outcome, Progress, Success, TaskId, TaskRecord
+from .task_variables import Variables
 
 __all__ = [
     "Attempt",

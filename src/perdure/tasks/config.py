@@ -5,17 +5,16 @@ from __future__ import annotations
 import msgspec
 
 from ..storage.limits import MAX_COMMIT_BYTES, MAX_INTEGER, MAX_KEY_BYTES
-from .codec import MAX_DEPTH
+from .canonical_json import MAX_DEPTH
 from .errors import InvalidValue
 
 KIB = 1024
 MIB = 1024 * KIB
 SECOND_MS = 1000
-HOUR_MS = 3600 * SECOND_MS
-DAY_MS = 24 * HOUR_MS
+DAY_MS = 24 * 3600 * SECOND_MS
 
 MAX_TTL_MS = 100 * 365 * DAY_MS
-"""A hundred years. A task that never expires has a ttl of null."""
+"""Maximum ttl: a hundred years. A task that never expires has no ttl."""
 MIN_POLL_INTERVAL_MS = 50
 MAX_POLL_INTERVAL_MS = 30 * SECOND_MS
 
@@ -25,7 +24,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     # Owners and quotas
     allow_anonymous: bool = False
-    """Allow callers without an identity. Only the unguessable task id protects their tasks."""
+    """Whether callers without an identity are allowed. Only the secret task id protects their tasks."""
     max_tasks_per_owner: int = 100
     """Maximum number of active tasks of one owner. It is never exceeded."""
     max_tasks: int = 10_000
@@ -33,10 +32,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     # Times
     default_ttl_ms: int | None = DAY_MS
-    """How long a task may stay queued before its first start, and a question unanswered.
-
-    None means forever.
-    """
+    """How long a task can wait for its first start, and a question for its answer. None means forever."""
     max_ttl_ms: int | None = 30 * DAY_MS
     """Maximum ttl that a client may request. None means no limit: a task can then be kept forever."""
     result_retention_ms: int | None = 7 * DAY_MS
@@ -53,7 +49,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_variables: int = 1000
     max_variable_name_length: int = 256
     max_string_length: int = 64 * KIB
-    """Maximum number of characters of a string in a variable."""
+    """Maximum number of characters in one string of a variable."""
     max_params_size_bytes: int = MIB
     max_result_size_bytes: int = MIB
     max_error_size_bytes: int = 64 * KIB
@@ -92,11 +88,11 @@ _MAXIMA = {
     "max_record_size_bytes": MAX_COMMIT_BYTES - 64 * KIB,
     "max_name_length": MAX_KEY_BYTES,
 }
-"""The limits of the storage and of the codec. Any other setting can be any integer that a storage accepts."""
+"""Limits of the storage and of `canonical_json`. Other settings can be any integer that a storage accepts."""
 
 
 _MINIMA = {"max_tasks": 0, "max_error_size_bytes": KIB, "max_message_length": 64}
-"""The room that a task needs to finish with an error message."""
+"""Minimum values other than 1. A task needs some room to finish with an error message."""
 
 
 def _check_field(name: str, value: object) -> None:

@@ -1,7 +1,7 @@
 """Cursors: the position where a list continues, signed so that a client cannot forge it.
 
 A cursor contains a position, not a task id, so it stays valid if a task is deleted. The signature covers the
-owner and the filter too: a cursor from another list is as invalid as a forged one.
+owner and the filter too: a cursor from another list is rejected like a forged one.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from hashlib import sha256
 import msgspec
 
 from ..storage.record import Position
-from . import codec
+from . import canonical_json
 from .errors import InvalidCursor
 
 _SIGNATURE_BYTES = 16
-_position = msgspec.json.Decoder(tuple[int, str, str])
+_position_decoder = msgspec.json.Decoder(Position)
 
 
 class CursorScope(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +31,7 @@ class CursorScope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_cursor(position: Position, scope: CursorScope, key: bytes) -> str:
-    payload = codec.encode(position)
+    payload = canonical_json.encode(position)
     return urlsafe_b64encode(_signature(payload, scope, key) + payload).decode()
 
 
@@ -43,8 +43,8 @@ def decode_cursor(cursor: str, scope: CursorScope, key: bytes) -> Position:
     signature, payload = signed[:_SIGNATURE_BYTES], signed[_SIGNATURE_BYTES:]
     if not hmac.compare_digest(signature, _signature(payload, scope, key)):
         raise InvalidCursor
-    return Position(*_position.decode(payload))
+    return _position_decoder.decode(payload)
 
 
 def _signature(payload: bytes, scope: CursorScope, key: bytes) -> bytes:
-    return hmac.digest(key, codec.encode(scope) + b"\0" + payload, sha256)[:_SIGNATURE_BYTES]
+    return hmac.digest(key, canonical_json.encode(scope) + b"\0" + payload, sha256)[:_SIGNATURE_BYTES]

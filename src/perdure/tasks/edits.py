@@ -15,14 +15,14 @@ from msgspec.structs import replace
 
 from ..storage.limits import MAX_LANE_BYTES
 from ..storage.record import Micros
-from . import attempts, codec, inputs, retention
-from .codec import JsonLike
+from . import attempt_history, canonical_json, inputs, retention
+from .canonical_json import JsonLike, check_integer, check_name, check_size, check_text
 from .config import MAX_TTL_MS, StoreConfig, check_poll_interval
 from .errors import InvalidValue, LimitExceeded
 from .inputs import Capability, Input, InputError, InputRequest
 from .lifecycle import Status, check_active, check_transition
 from .owner import Owner
-from .record import (
+from .task_record import (
     Failure,
     OptionalJson,
     Outcome,
@@ -33,7 +33,7 @@ from .record import (
     check_outcome,
     is_task_id,
 )
-from .variables import Variables, merge
+from .task_variables import Variables, merge
 
 MAX_FUNCTION_NAME_BYTES = MAX_LANE_BYTES - len("run/")
 
@@ -74,18 +74,17 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
     function: str | None = None
     """The name of the function that a worker runs; None if the creator finishes the task itself."""
     idempotency_key: str | None = None
-    """A repeated create with the same key returns the first task."""
+    """Creating a task again with the same key returns the first task."""
 
 
 def create(new: NewTask, *, owner: Owner, task_id: TaskId, now: Micros, config: StoreConfig) -> TaskRecord:
-    """Return a new task."""
     if not is_task_id(task_id):
         raise InvalidValue("task_id", "must be 1 to 128 ASCII letters or digits")
-    codec.check_name("method", new.method, config.max_name_length)
+    check_name("method", new.method, config.max_name_length)
     if new.session_id is not None:
-        codec.check_name("session_id", new.session_id, config.max_name_length)
+        check_name("session_id", new.session_id, config.max_name_length)
     if new.function is not None:
-        codec.check_name("function", new.function, min(config.max_name_length, MAX_FUNCTION_NAME_BYTES))
+        check_name("function", new.function, min(config.max_name_length, MAX_FUNCTION_NAME_BYTES))
     if new.poll_interval_ms is not None:
         check_poll_interval("poll_interval_ms", new.poll_interval_ms)
     ttl = resolve_ttl(new.ttl_ms, config)
@@ -121,7 +120,7 @@ def report(
     """Set the status message, the progress, or both."""
     check_active(task.status)
     if message is not None:
-        codec.check_text("status_message", message, config.max_message_length)
+        check_text("status_message", message, config.max_message_length)
     reported = _updated(
         task,
         now,
@@ -135,7 +134,7 @@ def report(
 def set_variables(
     task: TaskRecord, changes: Mapping[str, JsonLike], *, now: Micros, config: StoreConfig
 ) -> TaskRecord:
-    """Set variables. A value of null removes the variable."""
+    """Set variables by name. Null removes a variable."""
     check_active(task.status)
     return _updated(task, now, variables_json=merge(task.variables, changes, config))
 
@@ -143,7 +142,7 @@ def set_variables(
 def save_checkpoint(
     task: TaskRecord, changes: Mapping[str, JsonLike], *, now: Micros, config: StoreConfig
 ) -> TaskRecord:
-    """Set values of the checkpoint. A value of null removes it."""
+    """Set values of the checkpoint by name. Null removes a value."""
     check_active(task.status)
     merged = merge(task.checkpoint, changes, config, "checkpoint")
     saved = _updated(task, now, checkpoint_json=merged)
@@ -157,16 +156,16 @@ def finish(
 ) -> TaskRecord:
     """Finish the task with a result (completed) or an error (failed).
 
-    The default message is the error, or the error that the result reports.
+    Without a `message`, the status message is the error, if there is one.
     """
     check_outcome(outcome)
     error = outcome.error if isinstance(outcome, Success) else outcome.message
     if message is None and error is not None:
         message = error[: config.max_message_length]
     if isinstance(outcome, Success):
-        codec.check_size("result", outcome.result, config.max_result_size_bytes)
+        check_size("result", outcome.result, config.max_result_size_bytes)
         return _finish_as(task, Status.COMPLETED, outcome, message, now, config)
-    codec.check_size("error", codec.encode(outcome), config.max_error_size_bytes)
+    check_size("error", canonical_json.encode(outcome), config.max_error_size_bytes)
     return _finish_as(task, Status.FAILED, outcome, message, now, config)
 
 
@@ -187,7 +186,7 @@ def _finish_as(
 ) -> TaskRecord:
     check_transition(task.status, status)
     if message is not None:
-        codec.check_text("status_message", message, config.max_message_length)
+        check_text("status_message", message, config.max_message_length)
     at = _edit_time(task, now)
     return replace(
         task,
@@ -202,8 +201,7 @@ def _finish_as(
 
 def request_cancel(task: TaskRecord, *, now: Micros) -> TaskRecord:
     """Record that a cancellation was requested. A second request changes nothing."""
-    if task.is_terminal:
-        check_transition(task.status, Status.CANCELLED)
+    check_transition(task.status, Status.CANCELLED)
     if task.cancel_requested_at is not None:
         return task
     return _updated(task, now, cancel_requested_at=now)
@@ -212,7 +210,7 @@ def request_cancel(task: TaskRecord, *, now: Micros) -> TaskRecord:
 def ask(
     task: TaskRecord, requests: Mapping[str, InputRequest], *, now: Micros, config: StoreConfig
 ) -> TaskRecord:
-    """Ask the client. Other questions can still be open. Each key can be used only once."""
+    """Ask the client questions. Earlier ones can still be open. Each key can be used only once."""
     check_active(task.status)
     if task.status is not Status.INPUT_REQUIRED:
         check_transition(task.status, Status.INPUT_REQUIRED)
@@ -231,9 +229,9 @@ def answer(
 def fail_question(
     task: TaskRecord, key: str, error: InputError, *, now: Micros, config: StoreConfig
 ) -> TaskRecord:
-    """Store a JSON-RPC error as the answer to an outstanding question. A long message is cut."""
+    """Store a JSON-RPC error as the answer to an outstanding question. A long message is truncated."""
     check_active(task.status)
-    codec.check_integer("error.code", error.code)
+    check_integer("error.code", error.code)
     cut = replace(error, message=error.message[: config.max_message_length])
     return _answered(task, inputs.fail(task.inputs, key, cut, now=now), now)
 
@@ -249,17 +247,16 @@ def _answered(task: TaskRecord, new_answers: Mapping[str, Input], now: Micros) -
 
 
 def claim(task: TaskRecord, *, now: Micros) -> TaskRecord:
-    """Claim the task for one more attempt. After the first claim, the ttl no longer expires the task."""
+    """Claim the task for one more attempt. A task that was claimed once no longer expires by its ttl."""
     check_active(task.status)
     at = _edit_time(task, now)
-    attempt_history = attempts.start_attempt(task.attempt_history_json, at)
     return _updated(
         task,
         at,
         is_claimed=True,
         run_at=None,
         attempts=task.attempts + 1,
-        attempt_history_json=attempt_history,
+        attempt_history_json=attempt_history.start_attempt(task.attempt_history_json, at),
     )
 
 
@@ -289,14 +286,14 @@ def release(
         failures=task.failures + (end is AttemptEnd.FAILED),
         interruptions=task.interruptions + (end is AttemptEnd.INTERRUPTED and not is_waiting),
         last_failure=task.last_failure if reason is None else reason[: config.max_message_length],
-        attempt_history_json=attempts.end_attempt(task.attempt_history_json, at, reason)
+        attempt_history_json=attempt_history.end_attempt(task.attempt_history_json, at, reason)
         if task.is_claimed
         else task.attempt_history_json,
     )
 
 
 def timer(task: TaskRecord) -> tuple[str, Micros] | tuple[None, None]:
-    """Return the lane of an unclaimed task and the time when it is due; None if it needs no worker.
+    """Return the lane of an unclaimed task and the time when it is due. Both are None if it needs no worker.
 
     Each function has a lane, so that a worker reads only tasks that it can run. One more lane is for the
     deadlines of questions.
@@ -325,7 +322,7 @@ def _progressed(task: TaskRecord) -> TaskRecord:
 
 
 def _edit_time(task: TaskRecord, now: Micros) -> Micros:
-    """Return the time of an edit: never before the last one, even if the clock was set back."""
+    """Return the time of an edit. It is never before the last edit, even if the clock was set back."""
     return max(now, task.last_updated_at)
 
 
@@ -337,7 +334,7 @@ def resolve_ttl(ttl: int | UnsetType | None, config: StoreConfig) -> int | None:
         if config.max_ttl_ms is not None:
             raise InvalidValue("ttl", f"null means no expiry; the maximum is {config.max_ttl_ms} ms")
         return None
-    codec.check_integer("ttl", ttl)
+    check_integer("ttl", ttl)
     if ttl < 1:
         raise InvalidValue("ttl", f"must be at least 1 ms, not {ttl}")
     maximum = MAX_TTL_MS if config.max_ttl_ms is None else config.max_ttl_ms
@@ -352,4 +349,8 @@ def _resolve_retention(requested_ttl: int | None, config: StoreConfig) -> int | 
 
 
 def _encode_optional(field: str, value: JsonLike | UnsetType, max_bytes: int) -> OptionalJson:
-    return UNSET if isinstance(value, UnsetType) else codec.encode_checked(field, value, max_bytes=max_bytes)
+    return (
+        UNSET
+        if isinstance(value, UnsetType)
+        else canonical_json.encode_checked(field, value, max_bytes=max_bytes)
+    )

@@ -31,18 +31,18 @@ from ..storage.errors import PerdureError
 
 
 class TaskError(PerdureError):
-    """The base class of errors of tasks. Nothing was changed."""
+    """The base class of the errors of tasks. The operation that raised it changed nothing."""
 
 
 class NotFound(TaskError):
-    """Raised when the owner has no such task. The message is the same for every reason and has no id."""
+    """Raised when the owner has no such task. The message does not reveal whether another owner has it."""
 
     def __init__(self) -> None:
         super().__init__("Task not found")
 
 
 class AlreadyExists(TaskError):
-    """Raised when a task with the id of a new task already exists."""
+    """Raised when a new task has the id of an existing one."""
 
     def __init__(self) -> None:
         super().__init__("a task with this id already exists")
@@ -76,7 +76,7 @@ class IllegalTransition(TaskError):
 
 
 class TerminalTask(IllegalTransition):
-    """Raised when a finished task would be changed. Its status, outcome, variables and inputs are final."""
+    """Raised when an edit would change a finished task. Status, outcome, variables and inputs are final."""
 
     def __init__(self, source: str, target: str) -> None:
         super().__init__(source, target)
@@ -123,14 +123,14 @@ class IdempotencyKeyReused(TaskError):
 
 
 class InvalidCursor(TaskError):
-    """Raised for a cursor that is forged, damaged, or from the list of another owner or filter."""
+    """Raised when a cursor is forged, damaged, or from the list of another owner or filter."""
 
     def __init__(self) -> None:
         super().__init__("invalid cursor; list again without one")
 
 
 class AuthenticationRequired(TaskError):
-    """Raised when an anonymous caller uses a store that does not allow them."""
+    """Raised when a caller is anonymous and the store does not allow that."""
 
     def __init__(self) -> None:
         super().__init__("anonymous access is disabled; authenticate first")
@@ -147,7 +147,7 @@ class InputKeyReused(TaskError):
 
 
 class MalformedAnswer(TaskError):
-    """Raised when an answer does not fit the question: its kind is wrong, or its form does not allow it."""
+    """Raised when an answer does not fit its question: it has the wrong kind, or does not match the form."""
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(f"the answer to {key!r} is malformed: {reason}")

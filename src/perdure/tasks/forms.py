@@ -8,12 +8,12 @@ from jsonschema import Draft202012Validator, validate
 from jsonschema.exceptions import SchemaError, ValidationError
 from referencing.exceptions import Unresolvable
 
-from .codec import JsonLike
+from .canonical_json import JsonLike
 from .errors import MalformedAnswer
 from .inputs import Input, InputKind
 
 MAX_REASON_CHARACTERS = 200
-"""Maximum length of a reason: it can quote the client's own input, which has any length."""
+"""Maximum length of a reason: it can quote the client's own input, which can have any length."""
 
 
 def check_form(key: str, asked: Input, answer: JsonLike) -> None:
@@ -31,4 +31,4 @@ def check_form(key: str, asked: Input, answer: JsonLike) -> None:
         reason = f"{where}: {error.message}" if where else error.message
         raise MalformedAnswer(key, reason[:MAX_REASON_CHARACTERS]) from error
     except (SchemaError, Unresolvable, RecursionError):
-        return  # the tool's own schema is invalid, which is no reason to refuse an answer
+        return  # the tool's own schema is invalid, so every answer is accepted

@@ -12,11 +12,11 @@ from msgspec import UnsetType
 from ..storage import Address, Change, Insert, Micros, Record, Space
 from ..storage.body_format import FORMAT_FIELD, BodyFormat
 from ..storage.errors import StorageCorrupt
-from . import codec
+from .canonical_json import check_name
 from .config import StoreConfig
 from .errors import IdempotencyKeyReused, InvalidValue
 from .owner import Owner
-from .record import TaskId, TaskRecord
+from .task_record import TaskId, TaskRecord
 
 IDEMPOTENCY_KEYS = Space("idempotency")
 
@@ -31,7 +31,7 @@ _format = BodyFormat(_KeyRecord)
 def check_key(key: str, owner: Owner, config: StoreConfig) -> None:
     if owner.is_anonymous:
         raise InvalidValue("idempotency_key", "requires an authenticated owner")
-    codec.check_name("idempotency_key", key, config.max_name_length)
+    check_name("idempotency_key", key, config.max_name_length)
     if "\0" in key:
         raise InvalidValue("idempotency_key", "must not contain NUL")
 
@@ -77,7 +77,6 @@ def check_same_call(existing: TaskRecord, new: TaskRecord) -> None:
 
 
 def _call_identity(task: TaskRecord) -> tuple[str, bytes | None]:
-    params = (
-        task.params_json
-    )  # compared as bytes: 1, 1.0 and True are equal in Python, but are different calls
+    # The parameters are compared as bytes: 1, 1.0 and True are equal in Python, but they are different calls.
+    params = task.params_json
     return task.original_method, None if isinstance(params, UnsetType) else bytes(params)

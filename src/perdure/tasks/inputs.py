@@ -14,8 +14,8 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from ..storage.record import Micros
-from . import codec
-from .codec import Json, JsonLike
+from . import canonical_json
+from .canonical_json import Json, JsonLike, check_name
 from .config import MAX_TTL_MS, StoreConfig
 from .errors import InputKeyReused, InvalidValue, LimitExceeded, MalformedAnswer
 
@@ -23,7 +23,7 @@ MAX_DEADLINE_SECONDS = MAX_TTL_MS // 1000
 
 
 class InputKind(StrEnum):
-    """The kind of a question, spelled as the method of the protocol."""
+    """The kind of a question: the name of its method in the protocol."""
 
     ELICITATION = "elicitation/create"
     SAMPLING = "sampling/createMessage"
@@ -96,7 +96,7 @@ _ANSWER_TYPES: dict[InputKind, type[InputAnswer]] = {
 
 
 class InputRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A question as a task asks it."""
+    """A question that a task asks."""
 
     kind: InputKind
     params: JsonLike = None
@@ -135,19 +135,19 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def params(self) -> Json:
-        return codec.decode(self.params_json)
+        return canonical_json.decode(self.params_json)
 
     @property
     def answer(self) -> InputAnswer | None:
         """The decoded answer; None if there is none, or if it is an error."""
         if isinstance(self.answer_json, UnsetType):
             return None
-        return msgspec.convert(codec.decode(self.answer_json), _ANSWER_TYPES[self.kind])
+        return msgspec.convert(canonical_json.decode(self.answer_json), _ANSWER_TYPES[self.kind])
 
     def is_question(self, request: InputRequest) -> bool:
         """Return whether the request asks exactly this question."""
-        return self.kind is request.kind and self.params == codec.decode(
-            codec.encode_checked("inputs", request.params)
+        return self.kind is request.kind and self.params == canonical_json.decode(
+            canonical_json.encode_checked("inputs", request.params)
         )
 
 
@@ -162,7 +162,7 @@ def ask(
     """Return the inputs with new questions added. Raise InputKeyReused if a key was used before."""
     _check_entry_count(requests, config)
     for key in requests:
-        codec.check_name("inputs", key, config.max_name_length)
+        check_name("inputs", key, config.max_name_length)
         if requests[key].kind not in _ANSWER_TYPES:
             raise InvalidValue("inputs", f"unknown kind of input {requests[key].kind!r}")
         if key in inputs:
@@ -202,12 +202,12 @@ def check_repeated(inputs: Mapping[str, Input], requests: Mapping[str, InputRequ
 def answer(
     inputs: Mapping[str, Input], answers: Mapping[str, JsonLike], *, now: Micros, config: StoreConfig
 ) -> dict[str, Input]:
-    """Return the outstanding inputs that have one of these answers, with the answer. There may be none."""
+    """Return the outstanding inputs to which these answers belong, with their answers. There may be none."""
     _check_entry_count(answers, config)
     outstanding = {
         key: value for key, value in answers.items() if key in inputs and not inputs[key].is_answered
     }
-    raws = _encode_all(outstanding, config)  # checks sizes first: nothing too large is decoded
+    raws = _encode_all(outstanding, config)  # checks the sizes first, so that nothing too large is decoded
     for key, raw in raws.items():
         _check_answer(key, inputs[key].kind, raw)
     return {
@@ -234,7 +234,7 @@ def _encode_all(
     values: Mapping[str, JsonLike], config: StoreConfig, *, keep_order: bool = False
 ) -> dict[str, Raw]:
     raws = {
-        key: codec.encode_checked(
+        key: canonical_json.encode_checked(
             f"inputs.{key}",
             value,
             max_bytes=config.max_input_size_bytes,

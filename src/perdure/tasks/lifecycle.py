@@ -1,7 +1,7 @@
 """Every change of status that a task can make, in one table. Nothing else in perdure decides this.
 
-A task alternates between `working` and `input_required` while it asks and is answered; the other statuses are
-final. The diagram in the documentation is generated from this table.
+A task alternates between `working` and `input_required` while it asks questions and gets answers. The other
+statuses are final. The diagram in the documentation is generated from this table.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ACTIVE_STATUSES = frozenset(status for status in Status if TRANSITIONS[status])
 
 
 def check_transition(source: Status, target: Status) -> None:
-    """Raise IllegalTransition unless the table has this change. No status changes to itself."""
+    """Raise IllegalTransition unless the table allows this change. No status changes to itself."""
     if target in TRANSITIONS[source]:
         return
     if source.is_terminal:

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias, get_args
 import msgspec
 
 from ..storage.limits import MAX_PARTITION_BYTES
-from . import codec
+from .canonical_json import check_size, check_text
 from .errors import InvalidValue
 
 OwnerKind: TypeAlias = Literal["user", "client", "session", "local", "anonymous"]
@@ -32,7 +32,7 @@ class Owner(msgspec.Struct, frozen=True):
         if self.kind not in get_args(OwnerKind):
             raise InvalidValue("owner", f"unknown kind {self.kind!r}; use {', '.join(get_args(OwnerKind))}")
         for name in (self.issuer, self.subject):
-            codec.check_text("owner", name)
+            check_text("owner", name)
         _partition_name(self)
 
     @classmethod
@@ -79,7 +79,7 @@ def partition_of(owner: Owner, task_id: str) -> str:
 def _partition_name(owner: Owner) -> str:
     """Return the partition of a named owner. Raise LimitExceeded if it is longer than 512 bytes."""
     name = f"{owner.kind}:{owner.issuer.translate(_ESCAPES)}:{owner.subject.translate(_ESCAPES)}"
-    codec.check_size("owner", name.encode(), MAX_PARTITION_BYTES)
+    check_size("owner", name.encode(), MAX_PARTITION_BYTES)
     return name
 
 

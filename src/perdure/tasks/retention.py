@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ..storage.clock import DAY
 from ..storage.record import Micros
-from .record import TaskRecord
+from .task_record import TaskRecord
 
 ABANDONED_AFTER: Micros = 30 * DAY
 """How long a released task stays queued before it is given up."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from ..storage import Address, Insert, Record, Replace, Space, Tag
-from . import codec, edits, retention
+from ..storage import Address, Record, Replace, Space, Tag
+from . import edits, retention
+from .canonical_json import check_size
 from .config import StoreConfig
 from .errors import CorruptRecord
 from .lifecycle import Status
 from .owner import partition_of
-from .record import Success, TaskId, TaskRecord, decode_task, encode_task
+from .task_record import Success, TaskId, TaskRecord, decode_task, encode_task
 
 TASKS = Space("tasks")
 LEASES = Space("leases")
@@ -20,7 +21,7 @@ COMPLETED_WITH_ERROR = "completed_with_error"
 LEASE_FORMAT = 1
 """The newest format of leases."""
 BOOKKEEPING_RESERVE_BYTES = 48 * 1024
-"""How far attempts, messages and a short error can exceed the size limit of a record."""
+"""Number of bytes by which attempts, messages and a short error can exceed the size limit of a record."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -40,9 +41,6 @@ class Snapshot(msgspec.Struct, frozen=True):
         if (task.task_id, partition_of(task.owner, task.task_id)) != (record.key, record.partition):
             raise CorruptRecord(record.key, "its task id or owner does not match its address")
         return cls(task, record)
-
-    def to_insert(self) -> Insert:
-        return Insert(record=self.record)
 
     def replace_with(self, task: TaskRecord, config: StoreConfig) -> tuple[Snapshot, Replace]:
         """Return the snapshot after a change of the task, and the storage change to commit."""
@@ -93,7 +91,7 @@ def lease_address(task: Record) -> Address:
 
 
 def _adds_content(before: TaskRecord, after: TaskRecord) -> bool:
-    """Return whether the worker or the client added content. Otherwise a full task can still be written."""
+    """Return whether the worker or the client added content. Other changes can use the reserve."""
     return (
         after.variables_json is not before.variables_json
         or after.checkpoint_json is not before.checkpoint_json
@@ -104,5 +102,5 @@ def _adds_content(before: TaskRecord, after: TaskRecord) -> bool:
 
 def _body(task: TaskRecord, config: StoreConfig, reserve_bytes: int = 0) -> str:
     body = encode_task(task)
-    codec.check_size("task", body, config.max_record_size_bytes + reserve_bytes)
+    check_size("task", body, config.max_record_size_bytes + reserve_bytes)
     return body.decode()

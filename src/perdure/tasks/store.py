@@ -22,6 +22,7 @@ from ..storage import (
     Conflict,
     Delete,
     Guard,
+    Insert,
     Micros,
     Missing,
     Purged,
@@ -32,7 +33,8 @@ from ..storage import (
 from ..storage.body_format import check_number
 from ..storage.clock import system_clock
 from . import edits, idempotency
-from .codec import JsonLike
+from .active_task_quota import ActiveTaskQuota
+from .canonical_json import JsonLike
 from .config import StoreConfig
 from .edits import NewTask
 from .errors import (
@@ -46,23 +48,16 @@ from .errors import (
     TaskError,
 )
 from .lifecycle import ACTIVE_STATUSES
-from .listing import DEFAULT_PAGE_SIZE, Listing, TaskFilter, TaskPage
+from .listing import DEFAULT_PAGE_SIZE, TaskFilter, TaskPage, list_tasks
 from .owner import Owner, partition_of
-from .quota import ActiveTaskQuota
-from .record import TaskId, TaskRecord, is_task_id, new_task_id
-from .snapshot import (
-    LEASE_FORMAT,
-    TASKS,
-    Snapshot,
-    lease_address,
-    new_snapshot,
-    task_address,
-)
+from .secret_key import CURSOR_KEY, load_key
+from .snapshot import LEASE_FORMAT, TASKS, Snapshot, lease_address, new_snapshot, task_address
+from .task_record import TaskId, TaskRecord, is_task_id, new_task_id
 
 T = TypeVar("T")
 
 Edit: TypeAlias = Callable[[TaskRecord, Micros, StoreConfig], TaskRecord]
-"""A function of `edits` with its arguments: it returns the changed task, given the time and the limits."""
+"""A function that returns the changed task, given the task, the time and the limits."""
 
 LeaseChange: TypeAlias = Callable[[Snapshot], Change | None]
 """A function that returns the change of the task's lease, if any, given the task after the edit."""
@@ -76,7 +71,7 @@ class PurgeResult(msgspec.Struct, frozen=True):
 
     purged: tuple[Purged, ...]
     more: bool
-    """Whether another purge with the same time may find more."""
+    """Whether another purge with the same time may delete more records."""
 
     @property
     def task_ids(self) -> tuple[str, ...]:
@@ -94,26 +89,14 @@ class TaskStore:
         clock: Callable[[], Micros] = system_clock,
         new_id: Callable[[], TaskId] = new_task_id,
     ) -> None:
-        self._storage = storage
-        self._config = config
-        self._clock = clock
+        self.storage = storage
+        self.config = config
+        self.clock = clock
         self._new_id = new_id
-        self._listing = Listing(storage)
+        self._cursor_key: bytes | None = None
         self._active_quota = ActiveTaskQuota(storage)
         active = frozenset(status.value for status in ACTIVE_STATUSES)
         self._owner_guard = Guard(space=TASKS, tags=active, max_count=config.max_tasks_per_owner)
-
-    @property
-    def storage(self) -> Storage:
-        return self._storage
-
-    @property
-    def config(self) -> StoreConfig:
-        return self._config
-
-    @property
-    def clock(self) -> Callable[[], Micros]:
-        return self._clock
 
     async def create(
         self, owner: Owner, new: NewTask, *, lease: Callable[[Snapshot], Change] | None = None
@@ -124,12 +107,12 @@ class TaskStore:
         """
         self._check_owner_allowed(owner)
         if new.idempotency_key is not None:
-            idempotency.check_key(new.idempotency_key, owner, self._config)
-        now = self._clock()
-        task = edits.create(new, owner=owner, task_id=self._new_id(), now=now, config=self._config)
+            idempotency.check_key(new.idempotency_key, owner, self.config)
+        now = self.clock()
+        task = edits.create(new, owner=owner, task_id=self._new_id(), now=now, config=self.config)
         if lease is not None:
             task = edits.claim(task, now=now)
-        snapshot = new_snapshot(task, self._config)
+        snapshot = new_snapshot(task, self.config)
         extra_changes = () if lease is None else (lease(snapshot),)
         if new.idempotency_key is not None:
             return await self._create_idempotent(snapshot, new.idempotency_key, extra_changes, now)
@@ -139,9 +122,9 @@ class TaskStore:
         return snapshot
 
     async def get(self, owner: Owner, task_id: str) -> Snapshot:
-        """Return the task. NotFound if this owner has no task with this id."""
+        """Return the task. Raise NotFound if this owner has no task with this id."""
         self._check_owner_allowed(owner)
-        snapshot = await self._find(owner, task_id, self._clock())
+        snapshot = await self._find(owner, task_id, self.clock())
         if snapshot is None:
             raise NotFound
         return snapshot
@@ -155,46 +138,41 @@ class TaskStore:
         task_filter: TaskFilter = TaskFilter(),
         newest_first: bool = False,
     ) -> TaskPage:
-        """Return a page of the owner's tasks in order of creation; an empty one if the owner is anonymous."""
+        """Return a page of the owner's tasks in order of creation. Anonymous tasks are never listed."""
         self._check_owner_allowed(owner)
         if owner.is_anonymous:
             return TaskPage(tasks=())
-        return await self._listing.page(
+        now = self.clock()
+        if self._cursor_key is None:
+            self._cursor_key = await load_key(self.storage, CURSOR_KEY, now)
+        return await list_tasks(
+            self.storage,
             partition_of(owner, ""),
             task_filter,
             cursor=cursor,
+            cursor_key=self._cursor_key,
             limit=limit,
             newest_first=newest_first,
-            now=self._clock(),
+            now=now,
         )
 
     async def edit(self, snapshot: Snapshot, edit: Edit, *, lease: LeaseChange | None = None) -> Snapshot:
         """Apply an edit to the task and store the result.
 
-        A worker passes the change of its lease, which is committed in the same transaction. ClaimLost if the
-        stored lease is no longer the worker's.
+        A worker passes the change of its lease, which is committed in the same transaction. Raise ClaimLost
+        if the worker has lost its lease.
         """
-        now = self._clock()
-        edited = edit(snapshot.task, now, self._config)
+        now = self.clock()
+        edited = edit(snapshot.task, now, self.config)
         if edited is snapshot.task:
             return snapshot
-        next_snapshot, change = snapshot.replace_with(edited, self._config)
+        next_snapshot, change = snapshot.replace_with(edited, self.config)
         lease_change = None if lease is None else lease(next_snapshot)
         changes = [change] if lease_change is None else [change, lease_change]
-        result = await self._storage.commit(changes, now=now)
+        result = await self.storage.commit(changes, now=now)
         if isinstance(result, Refused):
             raise _error_for(result, snapshot)
         return next_snapshot
-
-    async def cancel(
-        self, snapshot: Snapshot, *, message: str | None = None, lease: LeaseChange | None = None
-    ) -> Snapshot:
-        """Finish the task as cancelled."""
-        return await self.edit(
-            snapshot,
-            lambda task, now, config: edits.cancel(task, message=message, now=now, config=config),
-            lease=lease,
-        )
 
     async def request_cancel(self, snapshot: Snapshot) -> Snapshot:
         """Record that the task should be cancelled. The worker that runs it then finishes it."""
@@ -212,17 +190,17 @@ class TaskStore:
         Raise NewerFormat if a newer version wrote the task or its lease.
         """
         self._check_owner_allowed(owner)
-        now = self._clock()
+        now = self.clock()
         record = await self._find_record(owner, task_id, now)
         if record is None:
             return False
         with suppress(CorruptRecord):  # a damaged task can be deleted too
             Snapshot.from_record(record)
-        lease = await self._storage.get(lease_address(record), now=now)
+        lease = await self.storage.get(lease_address(record), now=now)
         if lease is not None:
             check_number(lease.key, lease.body, LEASE_FORMAT)
         found = (record,) if lease is None else (record, lease)
-        match await self._storage.commit([Delete(before=each) for each in found], now=now):
+        match await self.storage.commit([Delete(before=each) for each in found], now=now):
             case Refused(results=(Conflict(actual=actual), *_)):
                 raise ConcurrentModification(record.version, actual)
             case Refused(results=(Accepted(), *_)):  # the lease was renewed meanwhile
@@ -238,9 +216,9 @@ class TaskStore:
         *,
         attempts: int = MAX_UPDATE_ATTEMPTS,
     ) -> T:
-        """Read the task and call `edit` with it, again if the task was changed in between.
+        """Read the task and call `edit` with it. Repeat both if another writer changed the task meanwhile.
 
-        Use it for edits that are right whatever was written in between.
+        Use this for edits that are correct whatever the other writer changed.
         """
         for attempt in range(1, attempts):
             snapshot = await self.get(owner, task_id)
@@ -252,12 +230,12 @@ class TaskStore:
         return await edit(await self.get(owner, task_id))
 
     async def purge(self, *, now: Micros | None = None, limit: int = PURGE_BATCH_SIZE) -> PurgeResult:
-        """Delete up to `limit` records that have expired: now, or at the given time."""
-        purged = await self._storage.purge(until=self._clock() if now is None else now, limit=limit)
+        """Delete up to `limit` records that have expired at `now`, which is the current time by default."""
+        purged = await self.storage.purge(until=self.clock() if now is None else now, limit=limit)
         return PurgeResult(tuple(purged), more=len(purged) == limit)
 
     def _check_owner_allowed(self, owner: Owner) -> None:
-        if owner.is_anonymous and not self._config.allow_anonymous:
+        if owner.is_anonymous and not self.config.allow_anonymous:
             raise AuthenticationRequired
 
     async def _find(self, owner: Owner, task_id: str, now: Micros) -> Snapshot | None:
@@ -266,37 +244,36 @@ class TaskStore:
 
     async def _find_record(self, owner: Owner, task_id: str, now: Micros) -> Record | None:
         if not is_task_id(task_id):
-            return None  # it cannot be the id of a task
-        return await self._storage.get(task_address(partition_of(owner, task_id), task_id), now=now)
+            return None
+        return await self.storage.get(task_address(partition_of(owner, task_id), task_id), now=now)
 
     async def _insert(
         self, snapshot: Snapshot, extra_changes: Sequence[Change], now: Micros
     ) -> Refused | None:
-        """Store a new task within the quotas. Return the refusal if one of the addresses is taken."""
-        await self._check_active_quota(now)
+        """Store a new task within the quotas. Return the refusal if one of the addresses is in use."""
+        maximum = self.config.max_tasks
+        if maximum and not await self._active_quota.try_admit(maximum, now):
+            raise QuotaExceeded("server", maximum)
         guard = None if snapshot.task.owner.is_anonymous else self._owner_guard
-        result = await self._storage.commit([snapshot.to_insert(), *extra_changes], guard=guard, now=now)
+        result = await self.storage.commit(
+            [Insert(record=snapshot.record), *extra_changes], guard=guard, now=now
+        )
         if isinstance(result, Committed):
             return None
         if result.guard_count is not None:
-            raise QuotaExceeded("owner", self._config.max_tasks_per_owner)
+            raise QuotaExceeded("owner", self.config.max_tasks_per_owner)
         return result
-
-    async def _check_active_quota(self, now: Micros) -> None:
-        maximum = self._config.max_tasks
-        if maximum and not await self._active_quota.try_admit(maximum, now):
-            raise QuotaExceeded("server", maximum)
 
     async def _create_idempotent(
         self, snapshot: Snapshot, key: str, extra_changes: Sequence[Change], now: Micros
     ) -> Snapshot:
         address = idempotency.key_address(snapshot.record.partition, key)
-        while True:  # ends: a round fails only if another create with this key has just succeeded
-            key_record = await self._storage.get(address, now=now)
+        while True:  # this ends: a round fails only if another create with this key has just succeeded
+            key_record = await self.storage.get(address, now=now)
             existing = await self._existing_task(snapshot, key_record, now)
             if existing is not None:
                 return existing
-            change = idempotency.bind_key(address, snapshot.task, key_record, self._config)
+            change = idempotency.bind_key(address, snapshot.task, key_record, self.config)
             refused = await self._insert(snapshot, [*extra_changes, change], now)
             if refused is None:
                 return snapshot

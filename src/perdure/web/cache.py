@@ -10,11 +10,9 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 MIN_AGE_SECONDS = 5.0
-"""How long a result is kept, unless it is stale."""
+"""Seconds for which a result is kept, unless it is stale."""
 COST_FACTOR = 30
-"""A result is kept at least this many times as long as its query took, so that queries take at most a
-thirtieth of the time.
-"""
+"""A result is kept at least this many times as long as its query took, which limits the load."""
 
 
 class CachedQuery(Generic[T]):

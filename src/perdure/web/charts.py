@@ -1,15 +1,14 @@
 """The history of task counts, in memory, and the points of the charts.
 
-The storage has the current counts, and the finish times of tasks that have not expired. Samples add how many
-tasks were active at each time, and tasks that have finished and expired since.
+The storage has the current counts, and the finish times of tasks that have not expired. Samples of the counts
+also show how many tasks were active earlier, and include tasks that have expired since.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict, deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import pairwise
 
 import anyio
@@ -21,16 +20,15 @@ from ..storage import Micros
 from ..storage.clock import SECOND
 from ..storage.errors import StorageClosed, StorageError
 from ..tasks import Status
-from .live import run_in_background
 
 log = logging.getLogger("perdure.web")
 
 SAMPLE_SECONDS = 5
 MAX_FINE_SAMPLES = 3600 // SAMPLE_SECONDS
-"""Number of recent samples that are kept: one hour."""
+"""Maximum number of recent samples: those of one hour."""
 COARSE_INTERVAL = 60 * SECOND
 MAX_COARSE_SAMPLES = 24 * 60
-"""Number of older samples that are kept, one per minute: one day."""
+"""Maximum number of older samples, one per minute: those of one day."""
 
 Counts = Mapping[Status, int]
 
@@ -43,7 +41,7 @@ class CountSample(msgspec.Struct, frozen=True):
 
 
 class CountHistory:
-    """Samples the task counts. Use it within `running`."""
+    """The task counts of the last day. `sample_forever` collects them."""
 
     def __init__(self, counts: Callable[[], Awaitable[Counts]], clock: Callable[[], Micros]) -> None:
         self._counts = counts
@@ -53,12 +51,12 @@ class CountHistory:
 
     @property
     def samples(self) -> list[CountSample]:
-        """Samples by time: one per minute, then all of the last hour."""
+        """Samples in order of time: one per minute, then all of the last hour."""
         first = self._fine[0].at if self._fine else 0
         return [*(each for each in self._coarse if each.at < first), *self._fine]
 
     async def sample(self) -> None:
-        """Take a sample. Skip it if the clock went back."""
+        """Take a sample. Skip it if the clock was set back."""
         sample = CountSample(self._clock(), await self._counts())
         if self._fine and sample.at <= self._fine[-1].at:
             return
@@ -66,12 +64,7 @@ class CountHistory:
         if not self._coarse or sample.at >= self._coarse[-1].at + COARSE_INTERVAL:
             self._coarse.append(sample)
 
-    @asynccontextmanager
-    async def running(self) -> AsyncGenerator[None]:
-        async with run_in_background(self._sample_forever):
-            yield
-
-    async def _sample_forever(self) -> None:
+    async def sample_forever(self) -> None:
         while True:
             try:
                 await self.sample()
@@ -85,7 +78,7 @@ class CountHistory:
 
 
 class ChartPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """An interval of a chart: what finished in it, and what was active at its end, if that is known."""
+    """An interval of a chart: how many tasks finished in it, and how many were active at its end."""
 
     start: Micros
     completed: int
@@ -93,6 +86,7 @@ class ChartPoint(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: int
     working: int | None
     input_required: int | None
+    """The active tasks. None if no sample was taken in this interval."""
 
 
 def chart_points(
@@ -100,28 +94,32 @@ def chart_points(
 ) -> list[ChartPoint]:
     """Combine the finish times of stored tasks with the samples.
 
-    Either can miss finished tasks: stored tasks expire, and between two samples as many tasks can expire as
-    finish. So the larger number counts. A sample sees a finished task up to five seconds late, so a task that
-    its own interval already has is not counted again in the next one.
+    Both can miss finished tasks: stored tasks expire, and between two samples as many tasks can expire as
+    finish. The larger number is therefore used. A sample can be five seconds late, so a task that was counted
+    in its own interval is not counted again in the next one.
     """
     history = list(samples)
     last = {sample.at // width: sample.counts for sample in history}
     increases = _increases(history, width)
     points: list[ChartPoint] = []
-    early: dict[Status, int] = {}
+    early: Counter[Status] = Counter()
     for bucket in buckets:
         index = bucket.start // width
-        stored = {status: bucket.count(status) for status in FINISHED_STATUSES}
-        sampled = {
-            status: max(0, increases[index][status] - early.get(status, 0)) for status in FINISHED_STATUSES
-        }
-        early = (
-            {status: max(0, stored[status] - sampled[status]) for status in FINISHED_STATUSES}
-            if index in last
-            else {}
+        active = last.get(index)
+        stored = Counter({status: bucket.count(status) for status in FINISHED_STATUSES})
+        sampled = increases[index] - early
+        early = Counter() if active is None else stored - sampled
+        finished = stored | sampled  # the larger number of each status
+        points.append(
+            ChartPoint(
+                start=bucket.start,
+                completed=finished[Status.COMPLETED],
+                failed=finished[Status.FAILED],
+                cancelled=finished[Status.CANCELLED],
+                working=None if active is None else active.get(Status.WORKING, 0),
+                input_required=None if active is None else active.get(Status.INPUT_REQUIRED, 0),
+            )
         )
-        finished = {status.value: max(stored[status], sampled[status]) for status in FINISHED_STATUSES}
-        points.append(_chart_point(bucket.start, finished, last.get(index)))
     return points
 
 
@@ -134,12 +132,3 @@ def _increases(samples: list[CountSample], width: Micros) -> defaultdict[Micros,
                 0, after.counts.get(status, 0) - before.counts.get(status, 0)
             )
     return increases
-
-
-def _chart_point(start: Micros, finished: Mapping[str, int], last: Counts | None) -> ChartPoint:
-    return ChartPoint(
-        start=start,
-        **finished,
-        working=None if last is None else last.get(Status.WORKING, 0),
-        input_required=None if last is None else last.get(Status.INPUT_REQUIRED, 0),
-    )

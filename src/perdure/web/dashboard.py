@@ -5,7 +5,7 @@ Run it as an application, or mount it in another one:
     dashboard = Dashboard(storage, token="...")
     app = Starlette(routes=[Mount("/dashboard", dashboard.app)], lifespan=lambda _: dashboard.running())
 
-If the other application has a lifespan, such as that of an MCP server, enter both.
+If the other application has a lifespan of its own, as an MCP server has, enter both.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ..tasks.snapshot import TASKS
 from .charts import CountHistory
 from .feeds import FeedPages
 from .forms import Form, post_route
-from .live import LiveUpdates
+from .live import LiveUpdates, run_in_background
 from .overview import OverviewPages
 from .renderer import Renderer
 from .security import (
@@ -47,7 +47,7 @@ from .security import (
     mount_path,
     set_cookie_header,
 )
-from .tasks import TaskListPages, TaskPages
+from .tasks import TaskPages
 
 
 class Dashboard:
@@ -71,7 +71,7 @@ class Dashboard:
     ) -> None:
         if hosts is None and token is None:
             raise ValueError(
-                "hosts=None allows any host name, and any web page could use one of its own; "
+                "hosts=None allows any host name, so another site could make its own name resolve here; "
                 "set a token, or the host names of the server"
             )
         self._clock = clock
@@ -97,7 +97,7 @@ class Dashboard:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Update open pages, and collect the data of the charts."""
-        async with self._history.running(), self._live.running():
+        async with run_in_background(self._history.sample_forever), self._live.running():
             yield
 
     def _routes(self) -> list[BaseRoute]:
@@ -108,7 +108,6 @@ class Dashboard:
             post_route("/login", self._log_in, self._signer),
             post_route("/logout", self._log_out, self._signer),
             *OverviewPages(self._renderer, self._operator, self._history, self._clock).routes(),
-            *TaskListPages(self._renderer, self._operator).routes(),
             *TaskPages(self._renderer, self._operator).routes(),
             *([] if self._feeds is None else FeedPages(self._renderer, self._feeds).routes()),
         ]
@@ -141,6 +140,6 @@ class Dashboard:
 
 
 def _local_path(target: str) -> str:
-    """Return the page after the login. It must not lead to another site."""
+    """Return the path to open after the login: `/` if the target could be on another site."""
     is_local = target.startswith("/") and not target.startswith(("//", "/\\"))
     return target if is_local and target.isprintable() else "/"

@@ -10,7 +10,6 @@ from typing import get_args
 from urllib.parse import quote, urlencode
 
 import msgspec
-from markupsafe import Markup
 from msgspec.structs import replace
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
@@ -18,10 +17,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from ..feeds import Account, Feeds
+from ..feeds import Feeds
 from ..feeds.errors import AmbiguousHandle, InvalidActor, UnknownAccount
 from ..feeds.item import ItemKind
-from ..feeds.reports import ItemPage, LinkRanking
+from ..feeds.reports import ItemPage
 from ..storage import Position
 from ..storage.errors import InvalidArgument
 from .cache import CachedQuery
@@ -32,7 +31,7 @@ from .security import mount_path
 ACCOUNTS_PER_PAGE = 200
 ITEMS_PER_PAGE = 50
 MAX_SCANNED = 2000
-"""Maximum number of items that are read for a page whose filter leaves most of them out."""
+"""Maximum number of items that are read for one page, because a filter can skip most of them."""
 KINDS: tuple[ItemKind, ...] = get_args(ItemKind)
 LINK_WINDOWS = {"24h": timedelta(days=1), "7d": timedelta(days=7), "30d": timedelta(days=30)}
 MAX_LINKS = 25
@@ -42,7 +41,7 @@ MAX_RANKED_ITEMS = 20_000
 
 
 class ItemQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which items a page shows, as its URL says."""
+    """The items that a page shows, as its URL requests them."""
 
     account: str | None
     """A handle or a DID."""
@@ -64,7 +63,7 @@ class ItemQuery(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.account or self.kind or self.with_links)
 
     def query(self, after: Position | None = None) -> str:
-        """Return the query string of these items, starting at a position."""
+        """Return the query string of the page with the items after a position."""
         params = {
             "account": self.account,
             "kind": self.kind,
@@ -79,9 +78,10 @@ class FeedPages:
         self._renderer = renderer
         self._feeds = feeds
         self._status = CachedQuery(feeds.status)
-        self._rankings = {
-            window: CachedQuery(partial(self._query_links, span)) for window, span in LINK_WINDOWS.items()
-        }
+        rank = partial(
+            feeds.links, limit=MAX_LINKS, max_items=MAX_RANKED_ITEMS, max_handles=MAX_NAMED_SHARERS
+        )
+        self._rankings = {window: CachedQuery(partial(rank, span)) for window, span in LINK_WINDOWS.items()}
 
     def routes(self) -> list[BaseRoute]:
         return [
@@ -117,13 +117,15 @@ class FeedPages:
             {
                 "summary": self._renderer.fragment("feed_summary", "summary", status),
                 "pagination": self._renderer.fragment("account_pagination", "pagination", pagination),
-                **{name: self._row(name, account, base) for name, account in rows.items()},
+                **{
+                    name: self._renderer.fragment(
+                        "account_row", name, {"account": each, "base": base}, tag="tr"
+                    )
+                    for name, each in rows.items()
+                },
             },
             {"rows": tuple(rows)},
         )
-
-    def _row(self, name: str, account: Account, base: str) -> Markup:
-        return self._renderer.fragment("account_row", name, {"account": account, "base": base}, tag="tr")
 
     async def _account(self, request: Request) -> Response:
         with _not_found():
@@ -167,11 +169,6 @@ class FeedPages:
         ranking = await self._rankings[window].get()
         context = {"window": window, "windows": list(LINK_WINDOWS), "ranking": ranking}
         return self._renderer.page(request, "links", context=context)
-
-    async def _query_links(self, span: timedelta) -> LinkRanking:
-        return await self._feeds.links(
-            span, limit=MAX_LINKS, max_items=MAX_RANKED_ITEMS, max_handles=MAX_NAMED_SHARERS
-        )
 
 
 @contextmanager

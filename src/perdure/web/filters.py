@@ -1,7 +1,7 @@
 """Jinja filters for times, durations, numbers and JSON.
 
-A time is rendered in full, and a script shows how long ago it is: a fragment whose text changes with the time
-would be sent again and again.
+A time is rendered in full, and a script in the browser shows how long ago it is. Otherwise a fragment with a
+time would change, and be sent again, every second.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from markupsafe import Markup
 
 from ..operating.times import MAX_TIME, format_duration, format_second, iso
 from ..storage import Micros
-from ..tasks.codec import Json
+from ..tasks.canonical_json import Json
 
 MAX_SHOWN_CHARS = 64 * 1024
 """Maximum number of characters of one JSON value on a page."""
 
 
 def time_tag(time: Micros | None, mode: str = "full") -> Markup:
-    """Return a time element. The script shows its distance (`age`, `since`), its time (`clock`), or both."""
+    """Return a time element. `mode` is what the script shows: the age, the time, or both."""
     if time is None:
         return Markup('<span class="none">none</span>')
     if not 0 <= time <= MAX_TIME:
@@ -41,7 +41,7 @@ def number(value: float) -> str:
 
 
 def is_http_url(value: str) -> bool:
-    """Return whether a stored URL can be a link on a page, and is not a script, for example."""
+    """Return whether a stored URL is safe as a link on a page. A `javascript:` URL is not, for example."""
     return value.startswith(("https://", "http://"))
 
 

@@ -1,4 +1,4 @@
-"""Forms in HTML: the attributes of their inputs, and the checked reading of what a browser posts."""
+"""HTML forms: the attributes of their inputs, and the checks of what a browser posts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def input_type(field: FormField) -> str:
 
 
 def post_route(path: str, handler: FormHandler, signer: SessionSigner) -> Route:
-    """Return a route for a form. All POST routes are made here, so all of them check the CSRF token."""
+    """Return a route for a form. All POST routes are created here, so all of them check the CSRF token."""
 
     async def checked(request: Request) -> Response:
         form = await _read(request)

@@ -1,11 +1,12 @@
-"""Live updates: the parts of a page that change, and the changes that open pages are sent.
+"""Live updates: open pages receive the fragments that changed.
 
-A page is rendered from named fragments of HTML. An open page is sent the fragments that changed, and a script
-replaces the elements with those ids; so both have one template, and a page works without scripts.
+A page is rendered from named fragments of HTML. When a fragment changes, the server sends it to open pages,
+and a script replaces the element with its id. Pages and updates use the same templates, and a page also works
+without scripts.
 
-Open pages are rendered again when the storage changes, at most twice a second, once for all browsers that
-show the same page. A page that no browser shows costs nothing. Each browser is sent the difference to what it
-was sent last, so a slow connection gets fewer updates, but no outdated ones.
+Open pages are rendered again when the storage changes, at most twice a second, and once for all browsers that
+show the same page. A page that no browser shows costs nothing. Each browser receives the difference from its
+last update, so a slow connection gets fewer updates, but never outdated ones.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ log = logging.getLogger("perdure.web")
 MIN_POLL_SECONDS = 0.5
 """Minimum time between two renderings, however many changes there are."""
 MAX_POLL_SECONDS = 10.0
-"""Maximum time between two renderings, however long one takes."""
+"""Maximum pause after a rendering, however long it took."""
 IDLE_POLL_SECONDS = 2.0
 """Time between two renderings without a notification: notifications are only hints."""
 MAX_OPEN_PAGES = 200
@@ -44,7 +45,7 @@ MAX_OPEN_PAGES = 200
 async def run_in_background(function: Callable[[], Coroutine[None, None, None]]) -> AsyncGenerator[None]:
     """Run a function until the block ends.
 
-    Not a task group: that would raise errors of the block, which are an application's, as groups.
+    A task group would wrap the errors of the block, and so those of the application, in exception groups.
     """
     task = asyncio.create_task(function())
     try:
@@ -64,7 +65,7 @@ class PageFragments(msgspec.Struct, frozen=True):
     """For each element whose children are fragments: the ids of the children, in order."""
 
     def diff(self, before: PageFragments | None) -> PageFragments:
-        """Return what differs from an earlier version."""
+        """Return the fragments and lists that differ from an earlier version."""
         if before is None:
             return self
         return PageFragments(
@@ -72,30 +73,18 @@ class PageFragments(msgspec.Struct, frozen=True):
             {name: order for name, order in self.lists.items() if before.lists.get(name) != order},
         )
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.fragments and not self.lists
-
     def join(self, name: str) -> Markup:
-        """Return the fragments of a list."""
+        """Return the fragments of a list as one text."""
         return Markup("").join(self.fragments[each] for each in self.lists[name])
 
-    def to_json(self, csrf_tokens: Mapping[str, str]) -> str:
-        """Return the fragments for the script, with the CSRF token of the browser."""
-        fragments = {name: insert_csrf_token(html, csrf_tokens) for name, html in self.fragments.items()}
-        return json.dumps({"fragments": fragments, "lists": self.lists}, separators=(",", ":"))
+    def to_json(self) -> str:
+        """Return the fragments for the script."""
+        return json.dumps({"fragments": self.fragments, "lists": self.lists}, separators=(",", ":"))
 
 
 def digest(html: str) -> str:
-    """Return a digest, with which the script recognizes a fragment that it already has."""
+    """Return a digest by which the script recognizes a fragment that it already has."""
     return hashlib.blake2b(html.encode(), digest_size=6).hexdigest()
-
-
-def insert_csrf_token(html: str, csrf_tokens: Mapping[str, str]) -> str:
-    """Replace the placeholder of the CSRF token. Browsers share fragments, but each has its own token."""
-    for placeholder, token in csrf_tokens.items():
-        html = html.replace(placeholder, token)
-    return html
 
 
 Render: TypeAlias = Callable[[], Awaitable[PageFragments]]
@@ -114,7 +103,7 @@ class LiveView:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether it is up to date: a browser shows it, or it was just rendered."""
+        """Whether the page is up to date: a browser shows it, or it was just rendered."""
         is_recent = time.monotonic() - self._rendered_at < MIN_POLL_SECONDS
         return not self.is_closed and (self.subscribers > 0 or is_recent)
 
@@ -122,7 +111,7 @@ class LiveView:
         """Send a new version to the browsers. None closes the view: what it showed no longer exists."""
         if page is None:
             self.is_closed = True
-        elif page is self.page or page.diff(self.page).is_empty:
+        elif page == self.page:
             return
         else:
             self.page = page
@@ -164,19 +153,16 @@ class LiveUpdates:
         return self.is_running and open_pages + self._pending < MAX_OPEN_PAGES
 
     async def view(self, name: str, render: Render) -> LiveView:
-        """Return the view of this name. If there is none, render it; errors of `render` are raised."""
+        """Return the view of this name, and render it first if there is none."""
         self._pending += 1
         try:
             async with self._render_lock:
-                return await self._view(name, render)
+                self._views = {each: view for each, view in self._views.items() if view.is_fresh}
+                if name not in self._views:
+                    self._views[name] = LiveView(render, await render())
+                return self._views[name]
         finally:
             self._pending -= 1
-
-    async def _view(self, name: str, render: Render) -> LiveView:
-        self._views = {each: view for each, view in self._views.items() if view.is_fresh}
-        if name not in self._views:
-            self._views[name] = LiveView(render, await render())
-        return self._views[name]
 
     async def changes(self, name: str, view: LiveView) -> AsyncGenerator[PageFragments]:
         """Yield the changes of a view for one browser."""
@@ -212,7 +198,7 @@ class LiveUpdates:
                 is_open = False
             except* Exception:
                 log.exception("cannot poll for changes")
-                self._wake.set()  # the subscribers are still there
+                self._wake.set()  # there are still subscribers
                 await anyio.sleep(IDLE_POLL_SECONDS)
 
     async def _poll_while_subscribed(self) -> None:

@@ -18,7 +18,7 @@ from ..storage import Micros
 from ..storage.clock import SECOND
 from ..tasks import Status
 from .cache import CachedQuery
-from .charts import ChartPoint, CountHistory, chart_points
+from .charts import CountHistory, chart_points
 from .live import PageFragments
 from .renderer import Renderer
 from .security import mount_path
@@ -47,7 +47,7 @@ SPANS = {
 
 
 class _OverviewData(msgspec.Struct, frozen=True, kw_only=True):
-    """The data of the first page that are expensive to query."""
+    """The data of the first page that are slow to query, and therefore cached."""
 
     counts: Mapping[Status, int]
     throughput: Throughput
@@ -98,27 +98,24 @@ class OverviewPages:
 
     async def _overview_fragments(self, base: str, span: ChartSpan) -> PageFragments:
         counts = await self._operator.counts()
-        data = await self._cached_data(span, counts)
+        current = counts, self._chart_end(span)
+        data = await self._queries[span.name].get(
+            is_stale=lambda data: (data.counts, data.throughput.until) != current
+        )
         points = chart_points(data.throughput.buckets, self._history.samples, span.width)
+        finished = sum(point.completed + point.failed + point.cancelled for point in points)
         contexts: dict[str, Mapping[str, object]] = {
             "counts": {"counts": counts, "base": base},
             "finished_chart": {"points": points, "span": span},
             "active_chart": {"points": points, "span": span},
-            "facts": {"base": base, "data": data, "finished": _count_finished(points), "span": span},
+            "facts": {"base": base, "data": data, "finished": finished, "span": span},
         }
         return PageFragments(
             {name: self._renderer.fragment(name, name, each) for name, each in contexts.items()}
         )
 
-    async def _cached_data(self, span: ChartSpan, counts: Mapping[Status, int]) -> _OverviewData:
-        """Return the cached data. They are stale if the counts or the newest interval have changed."""
-        current = counts, self._chart_end(span)
-        return await self._queries[span.name].get(
-            is_stale=lambda data: (data.counts, data.throughput.until) != current
-        )
-
     def _chart_end(self, span: ChartSpan) -> Micros:
-        """Return a multiple of the interval, so that a point covers the same time whenever it is rendered."""
+        """Return the end of the newest interval: a multiple of its width, so that intervals never move."""
         return (self._clock() // span.width + 1) * span.width
 
     async def _query(self, span: ChartSpan) -> _OverviewData:
@@ -171,7 +168,3 @@ def _parse_span(request: Request) -> ChartSpan:
     if span is None:
         raise HTTPException(404, f"Unknown time span. Use one of {', '.join(SPANS)}.")
     return span
-
-
-def _count_finished(points: list[ChartPoint]) -> int:
-    return sum(point.completed + point.failed + point.cancelled for point in points)

@@ -15,10 +15,10 @@ from starlette.responses import HTMLResponse, Response
 
 from ..storage.errors import InvalidArgument, NewerFormat, StorageError
 from ..tasks import Status
-from ..tasks.errors import TaskError
+from ..tasks.errors import InvalidCursor, NotFound, TaskError
 from . import filters
 from .forms import CSRF_FIELD, input_attributes, input_name, input_type
-from .live import LiveUpdates, LiveView, PageFragments, Render, digest, insert_csrf_token
+from .live import LiveUpdates, LiveView, PageFragments, Render, digest
 from .security import SECURITY_HEADERS, SessionSigner, mount_path, relative_path
 
 log = logging.getLogger("perdure.web")
@@ -30,7 +30,7 @@ RECONNECT_MS = 2000
 
 
 class Renderer:
-    """Renders templates with what all pages share."""
+    """Renders templates, with the values that all pages share."""
 
     def __init__(self, *, signer: SessionSigner, live: LiveUpdates, read_only: bool, feeds: bool) -> None:
         self.signer = signer
@@ -71,7 +71,8 @@ class Renderer:
     ) -> Markup:
         """Render a fragment: an element with an id and a digest. `keep` protects it from updates."""
         inner = Markup(self._render(f"fragments/{template}", {**context, "name": name}))  # noqa: S704 (escaped)
-        return _FRAGMENT_TAGS[tag].format(
+        return _FRAGMENT.format(
+            tag=tag,
             name=name,
             digest="kept" if keep else digest(inner),
             kind=template.replace("_", "-"),
@@ -100,7 +101,7 @@ class Renderer:
             "is_logged_in": request.state.is_authenticated and template != "login",
         }
         html = self._render(template, {**layout, **(context or {})})
-        return HTMLResponse(insert_csrf_token(html, self._csrf_tokens(request)), status)
+        return HTMLResponse(self._insert_csrf_token(html, request), status)
 
     async def event_stream(self, request: Request, name: str, render: Render) -> Response:
         """Send the changes of a page while it is open. Browsers with the same `name` share one rendering."""
@@ -108,23 +109,22 @@ class Renderer:
             raise HTTPException(503, "Too many open pages. Close some and reload.")
         name = f"{mount_path(request)} {name}"
         view = await self.live.view(name, render)
-        return EventSourceResponse(self._events(name, view, self._csrf_tokens(request)), ping=PING_SECONDS)
+        return EventSourceResponse(self._events(request, name, view), ping=PING_SECONDS)
 
-    async def _events(
-        self, name: str, view: LiveView, keys: Mapping[str, str]
-    ) -> AsyncGenerator[ServerSentEvent]:
+    async def _events(self, request: Request, name: str, view: LiveView) -> AsyncGenerator[ServerSentEvent]:
         yield ServerSentEvent(comment="perdure", retry=RECONNECT_MS)
         changes = self.live.changes(name, view)
         try:
             async for change in changes:
-                yield ServerSentEvent(change.to_json(keys), event="update")
+                yield ServerSentEvent(self._insert_csrf_token(change.to_json(), request), event="update")
         finally:
             await changes.aclose()
         if self.live.is_running:  # if the server stops, the browser should reconnect
             yield ServerSentEvent("{}", event="end")
 
-    def _csrf_tokens(self, request: Request) -> dict[str, str]:
-        return {self._csrf_placeholder: self.signer.csrf_token(request.state.browser)}
+    def _insert_csrf_token(self, text: str, request: Request) -> str:
+        """Replace the placeholder. Browsers share rendered fragments, but each has its own CSRF token."""
+        return text.replace(self._csrf_placeholder, self.signer.csrf_token(request.state.browser))
 
     async def error_page(self, request: Request, error: Exception) -> Response:
         """Render an error, without a traceback."""
@@ -135,9 +135,8 @@ class Renderer:
             log.error("cannot render page", exc_info=error)
         context = {"title": _TITLES.get(status, "Request failed"), "detail": detail}
         response = self.page(request, "error", status=status, context=context)
-        response.headers.update(
-            SECURITY_HEADERS
-        )  # unexpected errors are handled outside of the security middleware
+        # Unexpected errors are handled outside of the security middleware.
+        response.headers.update(SECURITY_HEADERS)
         if isinstance(error, HTTPException):
             response.headers.update(error.headers or {})
         return response
@@ -149,6 +148,10 @@ def _status_and_detail(error: Exception) -> tuple[int, str]:
             return 404, "Page not found."
         case HTTPException():
             return error.status_code, error.detail
+        case NotFound():
+            return 404, "Task not found. It may have expired."
+        case InvalidCursor():
+            return 404, "Invalid page link."
         case NewerFormat():
             return 409, f"Written by a newer version: {error}."
         case StorageError():
@@ -161,5 +164,4 @@ def _status_and_detail(error: Exception) -> tuple[int, str]:
 
 _TITLES = {403: "Forbidden", 404: "Not found", 500: "Server error", 503: "Unavailable"}
 
-_FRAGMENT = 'id="{name}" data-digest="{digest}" class="fragment f-{kind}">{inner}'
-_FRAGMENT_TAGS = {tag: Markup(f"<{tag} {_FRAGMENT}</{tag}>\n") for tag in ("div", "nav", "section", "tr")}  # noqa: S704
+_FRAGMENT = Markup('<{tag} id="{name}" data-digest="{digest}" class="fragment f-{kind}">{inner}</{tag}>\n')

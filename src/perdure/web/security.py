@@ -3,7 +3,7 @@
 - The Host header must be allowed. Otherwise another site could make its own name resolve to this machine.
 - Without a token, only this machine has access. With one, every request needs it: in the Authorization
   header, or in a session cookie that the login form sets.
-- Another site can link to a page. Its images, scripts and forms are refused.
+- Other sites can link to pages. Requests from their images, scripts and forms are refused.
 - Requests that change something must come from pages of this dashboard, and are refused in read-only mode.
   `forms` checks their CSRF token.
 
@@ -63,7 +63,10 @@ class SessionSigner:
                 "generate one with secrets.token_urlsafe(), or use None to disable authentication"
             )
         self._token = token
-        self._key = secrets.token_bytes(32) if token is None else _derive_key(token)
+        if token is None:
+            self._key = secrets.token_bytes(32)
+        else:
+            self._key = hashlib.scrypt(token.encode(), salt=b"perdure-web", n=2**14, r=8, p=1, dklen=32)
 
     @property
     def is_enabled(self) -> bool:
@@ -72,10 +75,6 @@ class SessionSigner:
     def check_token(self, given: str) -> bool:
         """Return whether this is the token, in constant time."""
         return self._token is not None and hmac.compare_digest(given.encode(), self._token.encode())
-
-    def new_browser_id(self) -> str:
-        """Return a random id for a browser."""
-        return secrets.token_urlsafe(24)
 
     def sign_session(self, browser: str, *, now: Micros) -> str:
         """Return the session cookie of a browser that has sent the token."""
@@ -89,7 +88,7 @@ class SessionSigner:
         return now < int(until)
 
     def csrf_token(self, browser: str) -> str:
-        """Return the token in every form of a browser. Other sites can neither read nor compute it."""
+        """Return the token in all forms of a browser. Other sites can neither read nor compute it."""
         return self._mac("form", browser)
 
     def check_csrf_token(self, browser: str, given: str) -> bool:
@@ -97,10 +96,6 @@ class SessionSigner:
 
     def _mac(self, *parts: str) -> str:
         return hmac.new(self._key, "\0".join(parts).encode(), hashlib.sha256).hexdigest()
-
-
-def _derive_key(token: str) -> bytes:
-    return hashlib.scrypt(token.encode(), salt=b"perdure-web", n=2**14, r=8, p=1, dklen=32)
 
 
 class SecurityMiddleware:
@@ -127,7 +122,7 @@ class SecurityMiddleware:
             return
         request = Request(scope)
         cookie = request.cookies.get(BROWSER_COOKIE, "")
-        browser = cookie if _BROWSER_ID.fullmatch(cookie) else self._signer.new_browser_id()
+        browser = cookie if _BROWSER_ID.fullmatch(cookie) else secrets.token_urlsafe(24)
         has_token = self._has_token(request)
         is_authenticated = has_token or self._is_authenticated(request, browser)
         state = {"browser": browser, "has_token": has_token, "is_authenticated": is_authenticated}
@@ -184,7 +179,7 @@ def _is_public_path(request: Request) -> bool:
 
 
 def _is_loopback_client(request: Request) -> bool:
-    """Return whether this machine sent the request. Behind a proxy on this machine, a token is required."""
+    """Return whether the request comes from this machine. Behind a local proxy, every request does."""
     return request.client is not None and is_loopback(request.client.host)
 
 
@@ -199,9 +194,9 @@ def mount_path(request: Request) -> str:
 
 
 def set_cookie_header(request: Request, name: str, value: str, lifetime: Micros) -> str:
-    """Return a Set-Cookie header whose cookie scripts cannot read and forms on other sites do not send.
+    """Return a Set-Cookie header. Scripts cannot read the cookie, and forms on other sites do not send it.
 
-    Links on other sites do send it (`Lax`): otherwise a user who follows one would have to log in again.
+    Links on other sites send it (`Lax`). Otherwise a user who follows one would have to log in again.
     """
     path, age = mount_path(request) or "/", lifetime // 1_000_000
     secure = "; Secure" if request.url.scheme == "https" else ""
@@ -215,7 +210,7 @@ def _is_allowed_navigation(request: Request) -> bool:
 
 
 def _is_same_origin(request: Request) -> bool:
-    """Return whether no header of the browser shows that a page of another site sent the request."""
+    """Return whether the headers are consistent with a request from a page of this dashboard."""
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return False
     origin = request.headers.get("origin")

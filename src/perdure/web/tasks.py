@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from urllib.parse import urlencode
 
 import msgspec
@@ -26,9 +27,8 @@ from ..operating import (
 )
 from ..operating.forms import InvalidAnswer, form_fields, parse_form, parse_json
 from ..tasks import InputKind, Status
-from ..tasks.codec import Json
+from ..tasks.canonical_json import Json
 from ..tasks.errors import (
-    InvalidCursor,
     InvalidValue,
     LimitExceeded,
     MalformedAnswer,
@@ -46,14 +46,14 @@ PAGE_SIZE = 50
 MAX_CACHED_ROWS = 2000
 """Maximum number of rendered rows that are kept."""
 MAX_SCANNED = 20_000
-"""Maximum number of tasks among which an id is searched. The command searches all tasks."""
+"""Maximum number of tasks that a search by id reads. `perdure tasks show` searches all tasks."""
 FINISHED_REFRESH_SECONDS = 10.0
-"""Time between two reads of a finished task: it can only expire."""
+"""Seconds between two reads of a finished task, which can only expire."""
 TASK_PATH = "/tasks/{locator}/{task_id}"
 
 
-class TaskListPages:
-    """The routes of the list and of the search."""
+class TaskPages:
+    """The routes of the list, of the search, and of one task."""
 
     def __init__(self, renderer: Renderer, operator: Operator) -> None:
         self._renderer = renderer
@@ -65,38 +65,41 @@ class TaskListPages:
         return [
             Route("/tasks", self._list),
             Route("/tasks/find", self._find),
-            Route("/events/tasks", self._events),
+            Route("/events/tasks", self._list_events),
+            Route(TASK_PATH, self._task),
+            Route(f"/events{TASK_PATH}", self._task_events),
+            post_route(f"{TASK_PATH}/cancel", self._cancel, self._renderer.signer),
+            post_route(f"{TASK_PATH}/answer", self._answer, self._renderer.signer),
         ]
+
+    # List and search
 
     async def _list(self, request: Request) -> Response:
         query = _ListQuery(request)
         return self._renderer.page(
             request,
             "tasks",
-            page=await self._fragments(query),
+            page=await self._list_fragments(query),
             events=f"/events/tasks?{query.encode()}",
             context={"query": query},
         )
 
-    async def _events(self, request: Request) -> Response:
+    async def _list_events(self, request: Request) -> Response:
         query = _ListQuery(request)
         return await self._renderer.event_stream(
-            request, f"tasks {query.encode()}", lambda: self._fragments(query)
+            request, f"tasks {query.encode()}", lambda: self._list_fragments(query)
         )
 
-    async def _fragments(self, query: _ListQuery) -> PageFragments:
-        try:
-            found, counts = await asyncio.gather(
-                self._operator.tasks(
-                    statuses=None if query.status is None else [query.status],
-                    name=query.name,
-                    after=query.after,
-                    limit=PAGE_SIZE,
-                ),
-                self._operator.counts(),
-            )
-        except InvalidCursor as error:
-            raise HTTPException(404, "Invalid page link.") from error
+    async def _list_fragments(self, query: _ListQuery) -> PageFragments:
+        found, counts = await asyncio.gather(
+            self._operator.tasks(
+                statuses=None if query.status is None else [query.status],
+                name=query.name,
+                after=query.after,
+                limit=PAGE_SIZE,
+            ),
+            self._operator.counts(),
+        )
         newest_first = sorted(
             (*found.tasks, *found.newer), key=lambda task: (task.created_at, task.task_id), reverse=True
         )
@@ -108,7 +111,7 @@ class TaskListPages:
         return PageFragments({"tabs": tabs, "pagination": pagination, **rows}, {"rows": tuple(rows)})
 
     def _row(self, task: TaskSummary | NewerTask, base: str) -> Markup:
-        """Render a row, once for each version of the task: nothing else in it changes."""
+        """Render a row, once for each version of the task, because nothing else changes it."""
         name, context = f"task-{task.task_id}", {"row": task, "base": base}
         if isinstance(task, NewerTask):
             return self._renderer.fragment("newer_row", name, context, tag="tr")
@@ -135,75 +138,36 @@ class TaskListPages:
             raise HTTPException(404, f"{str(error)[:1].upper()}{str(error)[1:]}.") from error
         return RedirectResponse(f"{mount_path(request)}/tasks/{task.locator}/{task.task_id}", 303)
 
-
-class _ListQuery:
-    """Which tasks a page lists, from its URL."""
-
-    def __init__(self, request: Request) -> None:
-        params = request.query_params
-        self.base = mount_path(request)
-        self.status = _parse_status(params.get("status"))
-        self.name = params.get("name", "").strip() or None
-        self.after = params.get("after") or None
-
-    def encode(self, **changes: str | None) -> str:
-        """Return the query string of this page, or of one that differs in some parameters."""
-        params = {"status": self.status, "name": self.name, "after": self.after, **changes}
-        return urlencode({name: value for name, value in params.items() if value})
-
-
-def _parse_status(text: str | None) -> Status | None:
-    try:
-        return Status(text) if text else None
-    except ValueError as error:
-        raise HTTPException(404, "Unknown status.") from error
-
-
-class TaskPages:
-    """The routes of one task."""
-
-    def __init__(self, renderer: Renderer, operator: Operator) -> None:
-        self._renderer = renderer
-        self._operator = operator
-
-    def routes(self) -> list[BaseRoute]:
-        return [
-            Route(TASK_PATH, self._task),
-            Route(f"/events{TASK_PATH}", self._events),
-            post_route(f"{TASK_PATH}/cancel", self._cancel, self._renderer.signer),
-            post_route(f"{TASK_PATH}/answer", self._answer, self._renderer.signer),
-        ]
+    # One task
 
     async def _task(self, request: Request) -> Response:
-        return self._page(request, await self._detail(request))
+        return self._task_page(request, await self._detail(request))
 
-    def _page(
+    def _task_page(
         self, request: Request, detail: TaskDetail, rejected: _RejectedAnswer | None = None
     ) -> Response:
         return self._renderer.page(
             request,
             "task",
-            page=self._fragments(detail, mount_path(request), rejected),
-            events=f"/events/tasks/{detail.summary.locator}/{detail.summary.task_id}",
+            page=self._task_fragments(detail, mount_path(request), rejected),
+            events=f"/events{_task_path(request)}",
             status=200 if rejected is None else 422,
             context={"detail": detail},
         )
 
-    async def _events(self, request: Request) -> Response:
-        locator, task_id = request.path_params["locator"], request.path_params["task_id"]
+    async def _task_events(self, request: Request) -> Response:
         base = mount_path(request)
         page = CachedTaskPage(
-            lambda: self._detail(request), lambda detail: self._fragments(detail, base, None)
+            lambda: self._detail(request), lambda detail: self._task_fragments(detail, base, None)
         )
-        return await self._renderer.event_stream(request, f"task {locator} {task_id}", page.get)
+        return await self._renderer.event_stream(request, _task_path(request), page.get)
 
     async def _detail(self, request: Request) -> TaskDetail:
-        try:
-            return await self._operator.get(request.path_params["locator"], request.path_params["task_id"])
-        except NotFound as error:
-            raise HTTPException(404, "Task not found. It may have expired.") from error
+        return await self._operator.get(request.path_params["locator"], request.path_params["task_id"])
 
-    def _fragments(self, detail: TaskDetail, base: str, rejected: _RejectedAnswer | None) -> PageFragments:
+    def _task_fragments(
+        self, detail: TaskDetail, base: str, rejected: _RejectedAnswer | None
+    ) -> PageFragments:
         context = {
             "detail": detail,
             "row": detail.summary,
@@ -225,7 +189,7 @@ class TaskPages:
     def _question(
         self, name: str, question: Question, rejected: _RejectedAnswer | None, context: Mapping[str, object]
     ) -> Markup:
-        """Render a form. One with a rejected answer keeps what was typed, and is not updated."""
+        """Render a form. After a rejected answer it keeps what was typed, and it is not updated."""
         if rejected is not None and rejected.key != question.key:
             rejected = None
         form = {
@@ -240,16 +204,9 @@ class TaskPages:
             "question", name, {**context, **form}, tag="section", keep=rejected is not None
         )
 
-    # Changes
-
     async def _cancel(self, request: Request, _form: Form) -> Response:
-        locator, task_id = request.path_params["locator"], request.path_params["task_id"]
-        try:
-            await self._operator.cancel(locator, task_id)
-        except NotFound as error:
-            raise HTTPException(404, "Task not found. It may have expired.") from error
-        except TerminalTask:
-            pass  # it finished meanwhile, and its page shows that
+        with suppress(TerminalTask):  # it finished meanwhile, and its page shows that
+            await self._operator.cancel(request.path_params["locator"], request.path_params["task_id"])
         return _redirect_to_task(request)
 
     async def _answer(self, request: Request, form: Form) -> Response:
@@ -262,16 +219,39 @@ class TaskPages:
             value = _parse_answer(question, form)
             await self._operator.answer(detail.summary.locator, detail.summary.task_id, key, value)
         except InvalidAnswer as error:
-            return self._page(request, detail, _RejectedAnswer(key, form, error.problems))
+            return self._task_page(request, detail, _RejectedAnswer(key, form, error.problems))
         except (MalformedAnswer, InvalidValue, LimitExceeded) as error:
-            return self._page(request, detail, _RejectedAnswer(key, form, {"": str(error)}))
+            return self._task_page(request, detail, _RejectedAnswer(key, form, {"": str(error)}))
         except (NoOpenQuestion, TerminalTask) as error:
             raise HTTPException(409, "This question is no longer open.") from error
         return _redirect_to_task(request)
 
 
+class _ListQuery:
+    """The tasks that a page lists, as its URL requests them."""
+
+    def __init__(self, request: Request) -> None:
+        params = request.query_params
+        self.base = mount_path(request)
+        self.status = _parse_status(params.get("status"))
+        self.name = params.get("name", "").strip() or None
+        self.after = params.get("after") or None
+
+    def encode(self, **changes: str | None) -> str:
+        """Return the query string of this page, or of one that differs in some parameters."""
+        params = {"status": self.status, "name": self.name, "after": self.after, **changes}
+        return urlencode({name: value for name, value in params.items() if value})
+
+
+def _parse_status(text: str | None) -> Status | None:
+    try:
+        return Status(text) if text else None
+    except ValueError as error:
+        raise HTTPException(404, "Unknown status.") from error
+
+
 class CachedTaskPage:
-    """The page of one task. It is rendered when the task changes, and a finished task is rarely read."""
+    """The page of one task. It is rendered when the task changes. A finished task is rarely read again."""
 
     def __init__(
         self, query: Callable[[], Awaitable[TaskDetail]], render: Callable[[TaskDetail], PageFragments]
@@ -302,7 +282,7 @@ class _RejectedAnswer(msgspec.Struct, frozen=True):
 
 
 def _parse_answer(question: Question, form: Form) -> dict[str, Json]:
-    """Return the answer in a posted form, as the result of the kind that was asked for."""
+    """Return the answer in a posted form, in the format that the kind of the question requires."""
     if question.kind is not InputKind.ELICITATION:
         try:
             value = parse_json(form.get("answer", ""))
@@ -325,7 +305,10 @@ def _external_url(question: Question) -> str | None:
     return url if url is not None and is_http_url(url) else None
 
 
+def _task_path(request: Request) -> str:
+    return TASK_PATH.format_map(request.path_params)
+
+
 def _redirect_to_task(request: Request) -> Response:
     """Redirect, so that reloading the page does not send the form again."""
-    locator, task_id = request.path_params["locator"], request.path_params["task_id"]
-    return RedirectResponse(f"{mount_path(request)}/tasks/{locator}/{task_id}", 303)
+    return RedirectResponse(mount_path(request) + _task_path(request), 303)

@@ -18,7 +18,7 @@ import msgspec
 
 from perdure.runtime import Again, App, Failed, RuntimeConfig, Task
 from perdure.tasks import StoreConfig
-from perdure.tasks.codec import JsonLike
+from perdure.tasks.canonical_json import JsonLike
 from perdure.tasks.errors import ClaimLost, TerminalTask
 
 from . import journal

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from perdure.runtime.lease import LEASES
 from perdure.storage import Record
 from perdure.tasks import Status, TaskRecord
-from perdure.tasks.record import decode_task, encode_task
+from perdure.tasks.task_record import decode_task, encode_task
 
 from . import checks
 from .checks import Check

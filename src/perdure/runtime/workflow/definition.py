@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from ...tasks.codec import JsonLike
+from ...tasks.canonical_json import JsonLike
 from ...tasks.errors import InvalidValue
 from ..function import arguments_of
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from ...tasks import InputKind, InputRequest
-from ...tasks.codec import JsonLike
+from ...tasks.canonical_json import JsonLike
 
 
 class _Reason(msgspec.Struct, frozen=True, tag_field="reason"):

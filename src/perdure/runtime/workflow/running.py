@@ -11,8 +11,8 @@ from typing import cast
 import msgspec
 
 from ...storage.errors import PerdureError
-from ...tasks import Json, codec
-from ...tasks.codec import JsonLike
+from ...tasks import Json, canonical_json
+from ...tasks.canonical_json import JsonLike
 from ...tasks.errors import InvalidValue
 from ...tasks.inputs import ElicitationAnswer
 from ..endings import said_by
@@ -89,7 +89,7 @@ async def _result(step: Step, arguments: Mapping[str, object], task: Task) -> Js
     else:
         result = await call_in_thread(lambda: cast("JsonLike", step.function(**given)))
     try:
-        return codec.decode(codec.encode_checked("result", result))
+        return canonical_json.decode(canonical_json.encode_checked("result", result))
     except InvalidValue as error:
         raise TypeError(str(error)) from error  # a fault of the step, as any other that it may have
 

@@ -12,10 +12,10 @@ from hypothesis import given
 from msgspec import Raw
 
 from perdure.tasks import Json, Owner, Status, TaskId, TaskRecord
-from perdure.tasks.codec import MAX_DEPTH, check_json, decode, encode, encode_checked
+from perdure.tasks.canonical_json import MAX_DEPTH, check_json, decode, encode, encode_checked
 from perdure.tasks.errors import CorruptRecord, InvalidValue, LimitExceeded
 from perdure.tasks.inputs import Input, InputKind
-from perdure.tasks.record import Failure, Progress, Success, decode_task, encode_task
+from perdure.tasks.task_record import Failure, Progress, Success, decode_task, encode_task
 
 from ..markers import row
 from .samples import START, json_values

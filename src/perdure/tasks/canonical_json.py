@@ -1,8 +1,8 @@
 """Canonical JSON: equal values have equal bytes, on every engine and in every version.
 
-Keys are sorted by code point and there is no white space. Floats are read as they were written, and so are
-integers of up to 4300 digits (Python's limit). A value that JSON cannot express (NaN, infinity, a date, a key
-that is not a string) is an error; it is never converted.
+Keys are sorted by code point, and there is no white space. Floats keep their exact value, and so do integers
+of up to 4300 digits (Python's limit). A value that JSON cannot express (NaN, infinity, a date, a key that is
+not a string) is an error; it is never converted.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ JsonLike: TypeAlias = "bool | int | float | str | Sequence[JsonLike] | Mapping[s
 MAX_DEPTH = 100
 """Maximum number of levels of nesting, low enough that decoding never exhausts the stack."""
 
+_UNPAIRED_SURROGATE = "contains an unpaired surrogate, which cannot be encoded as UTF-8"
 _SCALARS = frozenset({str, int, bool, type(None)})
 _encoder = msgspec.json.Encoder(order="sorted")
 _unsorted_encoder = msgspec.json.Encoder()
@@ -37,7 +38,7 @@ def encode(value: object) -> bytes:
 
 
 def decode(raw: Raw | bytes | UnsetType) -> Json:
-    """Return the decoded value, or None if there is none."""
+    """Return the decoded value. UNSET is decoded to None."""
     return None if isinstance(raw, UnsetType) else cast("Json", _decoder.decode(raw))
 
 
@@ -49,18 +50,16 @@ def encode_checked(
     max_depth: int = MAX_DEPTH,
     keep_order: bool = False,
 ) -> Raw:
-    """Return the canonical bytes of a value from outside. Raise InvalidValue if it is not JSON or too large.
+    """Check a value from outside and return its canonical bytes.
 
-    With `keep_order` the keys keep their order.
+    Raise InvalidValue if the value is not JSON or is too large. With `keep_order`, keys are not sorted.
     """
     check_json(field, value, max_depth=max_depth)
     try:
         raw = (_unsorted_encoder if keep_order else _encoder).encode(value)
     except UnicodeEncodeError as error:
-        raise InvalidValue(
-            field, "contains an unpaired surrogate, which cannot be encoded as UTF-8"
-        ) from error
-    except (TypeError, ValueError) as error:  # a subclass of a plain type, an integer of thousands of digits
+        raise InvalidValue(field, _UNPAIRED_SURROGATE) from error
+    except (TypeError, ValueError) as error:  # for example an integer with thousands of digits
         raise InvalidValue(field, str(error)) from error
     if max_bytes is not None:
         check_size(field, raw, max_bytes)
@@ -68,7 +67,7 @@ def encode_checked(
 
 
 def check_canonical(field: str, raw: object) -> None:
-    """Raise unless `encode_checked` can have returned these bytes."""
+    """Raise InvalidValue unless these bytes are canonical JSON."""
     try:
         canonical = isinstance(raw, Raw) and _encoder.encode(_decoder.decode(raw)) == bytes(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -84,13 +83,13 @@ def check_size(field: str, raw: Raw | bytes, max_bytes: int) -> None:
 
 
 def check_integer(field: str, number: int) -> None:
-    """Raise unless this is a signed 64-bit integer."""
+    """Raise InvalidValue unless this is a signed 64-bit integer."""
     if type(number) is not int or number.bit_length() > 63:
         raise InvalidValue(field, f"must be a signed 64-bit integer, not {number!r:.40}")
 
 
 def check_text(field: str, text: object, max_length: int | None = None) -> str:
-    """Return the text. Raise if it is not `str`, cannot be encoded as UTF-8, or is too long."""
+    """Return the text. Raise InvalidValue if it is not `str`, not valid Unicode, or too long."""
     if not isinstance(text, str):
         raise InvalidValue(field, f"must be str, not {type(text).__name__}")
     _check_length(field, text, max_length)
@@ -98,14 +97,12 @@ def check_text(field: str, text: object, max_length: int | None = None) -> str:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise InvalidValue(
-                field, "contains an unpaired surrogate, which cannot be encoded as UTF-8"
-            ) from error
+            raise InvalidValue(field, _UNPAIRED_SURROGATE) from error
     return text
 
 
 def check_name(field: str, name: object, max_bytes: int) -> None:
-    """Raise unless this is text of at least one character and at most `max_bytes` bytes."""
+    """Raise InvalidValue unless this is text of 1 to `max_bytes` bytes."""
     text = check_text(field, name)
     if not text:
         raise InvalidValue(field, "must not be empty")
@@ -115,7 +112,7 @@ def check_name(field: str, name: object, max_bytes: int) -> None:
 def check_json(
     field: str, value: object, *, max_depth: int, max_string: int | None = None, depth: int = 0
 ) -> None:
-    """Raise unless this is JSON within the limits on nesting and on the length of strings."""
+    """Raise InvalidValue unless this is a JSON value within the limits on nesting and on string length."""
     match value:
         case str():
             _check_length(field, value, max_string)
@@ -141,7 +138,7 @@ def _check_length(field: str, text: str, maximum: int | None) -> None:
 def _children(
     field: str, value: dict[object, object] | Sequence[object], max_string: int | None
 ) -> Iterable[object]:
-    """Return the values in a container that need a check. If strings have no limit, scalars need none."""
+    """Return the items of a container that need a check. Without a limit on strings, scalars need none."""
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):

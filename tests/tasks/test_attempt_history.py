@@ -10,9 +10,9 @@ from hypothesis import given
 from msgspec import UNSET, Raw, UnsetType
 
 from perdure.storage.clock import SECOND
-from perdure.tasks import Attempt, Json, TaskStore, attempts
-from perdure.tasks.attempts import MAX_ATTEMPTS_KEPT, MAX_REASON_CHARACTERS
-from perdure.tasks.codec import encode_checked
+from perdure.tasks import Attempt, Json, TaskStore, attempt_history
+from perdure.tasks.attempt_history import MAX_ATTEMPTS_KEPT, MAX_REASON_CHARACTERS
+from perdure.tasks.canonical_json import encode_checked
 from perdure.tasks.snapshot import BOOKKEEPING_RESERVE_BYTES
 
 from .. import task_edits
@@ -59,27 +59,29 @@ async def test_times_of_attempts_do_not_run_backwards_though_clocks_do(
 def test_the_newest_attempts_are_kept_in_little_room(reasons: list[str | None]) -> None:
     raw: Raw | UnsetType = UNSET
     for at, reason in enumerate(reasons):
-        raw = attempts.end_attempt(attempts.start_attempt(raw, at), at + 1, reason)
+        raw = attempt_history.end_attempt(attempt_history.start_attempt(raw, at), at + 1, reason)
     expected = [
         Attempt(
             started_at=at, ended_at=at + 1, reason=None if reason is None else reason[:MAX_REASON_CHARACTERS]
         )
         for at, reason in enumerate(reasons)
     ]
-    assert list(attempts.decode_attempts(raw)) == expected[-MAX_ATTEMPTS_KEPT:]
+    assert list(attempt_history.decode_attempts(raw)) == expected[-MAX_ATTEMPTS_KEPT:]
 
 
 def test_the_longest_reasons_fit_into_the_room_for_bookkeeping() -> None:
     raw: Raw | UnsetType = UNSET
     for at in range(MAX_ATTEMPTS_KEPT):
-        raw = attempts.end_attempt(attempts.start_attempt(raw, START + at), START + at, "\0" * 5000)
+        raw = attempt_history.end_attempt(
+            attempt_history.start_attempt(raw, START + at), START + at, "\0" * 5000
+        )
     assert isinstance(raw, Raw)
     assert len(memoryview(raw)) < BOOKKEEPING_RESERVE_BYTES / 3
 
 
 def test_fields_of_a_later_version_are_kept() -> None:
     stored = encode_checked("history", [{"begun_at": 1, "worker": "a"}])
-    raw = attempts.start_attempt(attempts.end_attempt(stored, 2, "lost"), 3)
+    raw = attempt_history.start_attempt(attempt_history.end_attempt(stored, 2, "lost"), 3)
     assert json.loads(bytes(raw)) == [
         {"begun_at": 1, "worker": "a", "ended_at": 2, "reason": "lost"},
         {"begun_at": 3},
@@ -87,11 +89,11 @@ def test_fields_of_a_later_version_are_kept() -> None:
 
 
 def test_a_task_that_an_earlier_version_began_is_given_back_all_the_same() -> None:
-    assert attempts.end_attempt(UNSET, 1, "lost") is UNSET
+    assert attempt_history.end_attempt(UNSET, 1, "lost") is UNSET
 
 
 @given(json_values)
 def test_an_unreadable_list_counts_as_empty_and_is_replaced(value: Json) -> None:
     raw = Raw(json.dumps(value).encode())
-    assert len(attempts.decode_attempts(raw)) <= (len(value) if isinstance(value, list) else 0)
-    assert json.loads(bytes(attempts.start_attempt(raw, 1)))[-1] == {"begun_at": 1}
+    assert len(attempt_history.decode_attempts(raw)) <= (len(value) if isinstance(value, list) else 0)
+    assert json.loads(bytes(attempt_history.start_attempt(raw, 1)))[-1] == {"begun_at": 1}

@@ -1,4 +1,4 @@
-"""Named values of a task, stored with it.
+"""Variables: named values that are stored with a task.
 
 A task has two sets of them. Its *variables* are shared with the client, which can read and set them. Its
 *checkpoint* belongs to the worker alone: no client reads or writes it.
@@ -11,8 +11,8 @@ from typing import TypeVar, cast, overload
 
 from msgspec import Raw, UnsetType
 
-from . import codec
-from .codec import Json, JsonLike
+from . import canonical_json
+from .canonical_json import Json, JsonLike, check_json, check_text
 from .config import StoreConfig
 from .errors import InvalidValue, LimitExceeded, WrongVariableType
 
@@ -30,7 +30,7 @@ class Variables(Mapping[str, Json]):
 
     @classmethod
     def decode(cls, raw: Raw | UnsetType) -> Variables:
-        return cls(cast("dict[str, Json]", codec.decode(raw) or {}))
+        return cls(cast("dict[str, Json]", canonical_json.decode(raw) or {}))
 
     def __getitem__(self, name: str) -> Json:
         return self._values[name]
@@ -94,17 +94,17 @@ class Variables(Mapping[str, Json]):
         if name not in self._values:
             return default
         value = self._values[name]
-        if type(value) is not kind:  # exactly: True is not an integer here
+        if type(value) is not kind:  # exactly this type: True is also an `int`
             raise WrongVariableType(name, kind.__name__, type(value).__name__)
         return value
 
 
 RESERVED_PREFIXES = ("workflow.", "perdure.")
-"""Prefixes of the names that perdure itself uses. Clients cannot set them."""
+"""Prefixes of the names that perdure itself uses. Clients cannot set variables with such names."""
 
 
 def check_from_client(changes: Mapping[str, JsonLike]) -> None:
-    """Raise if a client sets a variable with a reserved name."""
+    """Raise InvalidValue if a client sets a variable with a reserved name."""
     for name in changes:
         if name.startswith(RESERVED_PREFIXES):
             raise InvalidValue(
@@ -115,10 +115,10 @@ def check_from_client(changes: Mapping[str, JsonLike]) -> None:
 def merge(
     current: Variables, changes: Mapping[str, JsonLike], config: StoreConfig, field: str = "variables"
 ) -> Raw:
-    """Return the values after a change: each name is replaced as a whole, and null removes it."""
+    """Return the values after a change. A new value replaces the old one, and null removes the name."""
     for name, value in changes.items():
         _check_name(name, config, field)
-        codec.check_json(
+        check_json(
             f"{field}.{name}",
             value,
             max_depth=config.max_variable_depth,
@@ -129,7 +129,7 @@ def merge(
     }
     if len(merged) > config.max_variables:
         raise LimitExceeded(field, config.max_variables, len(merged), "names")
-    return codec.encode_checked(
+    return canonical_json.encode_checked(
         field,
         merged,
         max_bytes=config.max_variable_size_bytes,
@@ -138,7 +138,7 @@ def merge(
 
 
 def _check_name(name: str, config: StoreConfig, field: str) -> None:
-    if not codec.check_text(field, name):
+    if not check_text(field, name):
         raise InvalidValue(field, "a variable name must not be empty")
     if len(name) > config.max_variable_name_length:
         raise LimitExceeded(field, config.max_variable_name_length, len(name), "characters in a name")

@@ -15,14 +15,14 @@ from msgspec import UNSET, Raw, UnsetType
 from ..storage.body_format import FORMAT_FIELD, UNREADABLE, BodyFormat
 from ..storage.errors import NewerFormat, StorageCorrupt
 from ..storage.record import Micros
-from . import codec
-from .attempts import Attempt, decode_attempts
-from .codec import Json, JsonLike
+from . import canonical_json
+from .attempt_history import Attempt, decode_attempts
+from .canonical_json import Json, JsonLike, check_canonical, check_integer, check_text
 from .errors import CorruptRecord, InvalidValue
 from .inputs import Capability, Input
 from .lifecycle import Status
 from .owner import Owner
-from .variables import Variables
+from .task_variables import Variables
 
 TASK_FORMAT = 1
 """The newest format of tasks. Raise it when a field is removed, a meaning changes or an enumeration grows."""
@@ -30,7 +30,7 @@ TASK_FORMAT = 1
 TaskId = NewType("TaskId", str)
 
 OptionalJson: TypeAlias = Raw | UnsetType
-"""Canonical JSON, or nothing, which is different from null."""
+"""Canonical JSON, or UNSET if there is none. The JSON value null is a value like any other."""
 
 MAX_HEADLINE_LENGTH = 500
 """Maximum number of characters in the one-line text of an error."""
@@ -59,14 +59,14 @@ class Success(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     @classmethod
     def of(cls, value: JsonLike, *, error: str | None = None, cause: str | None = None) -> Success:
         return cls(
-            result=codec.encode_checked("result", value),
+            result=canonical_json.encode_checked("result", value),
             error=None if error is None else headline(error),
             cause=None if cause is None else headline(cause),
         )
 
     @property
     def value(self) -> Json:
-        return codec.decode(self.result)
+        return canonical_json.decode(self.result)
 
     def __repr__(self) -> str:
         error = "" if self.error is None else f", error={self.error!r}"
@@ -82,14 +82,14 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
 
     @classmethod
     def of(cls, code: int, message: str, data: JsonLike | UnsetType = UNSET) -> Failure:
-        raw = UNSET if isinstance(data, UnsetType) else codec.encode_checked("error.data", data)
-        codec.check_integer("error.code", code)
-        return cls(code=code, message=codec.check_text("error.message", message), data_json=raw)
+        raw = UNSET if isinstance(data, UnsetType) else canonical_json.encode_checked("error.data", data)
+        check_integer("error.code", code)
+        return cls(code=code, message=check_text("error.message", message), data_json=raw)
 
     @property
     def data(self) -> Json:
         """The data of the error; None if there is none."""
-        return codec.decode(self.data_json)
+        return canonical_json.decode(self.data_json)
 
     def __repr__(self) -> str:
         data = "" if isinstance(self.data_json, UnsetType) else f", {self.data!r}"
@@ -100,24 +100,24 @@ Outcome: TypeAlias = Success | Failure
 
 
 def headline(text: str) -> str:
-    """Return the first line of a text that is not blank, cut to `MAX_HEADLINE_LENGTH`."""
+    """Return the first line that is not blank, cut to `MAX_HEADLINE_LENGTH` characters."""
     lines = (line.strip() for line in text.splitlines())
     return next((line for line in lines if line), "")[:MAX_HEADLINE_LENGTH]
 
 
 def check_outcome(outcome: object) -> None:
-    """Raise unless this is a valid outcome. It may have been created without `of`."""
+    """Raise InvalidValue unless this is a valid outcome. It may have been created without `of`."""
     match outcome:
         case Success(result=result, error=error, cause=cause):
-            codec.check_canonical("result", result)
+            check_canonical("result", result)
             for field, text in (("error", error), ("cause", cause)):
                 if text is not None:
-                    codec.check_text(field, text, MAX_HEADLINE_LENGTH)
+                    check_text(field, text, MAX_HEADLINE_LENGTH)
         case Failure(code=code, message=message, data_json=data):
-            codec.check_integer("error.code", code)
-            codec.check_text("error.message", message)
+            check_integer("error.code", code)
+            check_text("error.message", message)
             if isinstance(data, Raw):
-                codec.check_canonical("error.data", data)
+                check_canonical("error.data", data)
         case _:
             raise InvalidValue("outcome", f"must be a Success or a Failure, not {type(outcome).__name__}")
 
@@ -176,7 +176,7 @@ class TaskRecord(
     client_can: tuple[str, ...] | None = None
     """The capabilities that its client declared; None if no client created the task."""
     operators_answer: bool = False
-    """Whether it can ask questions that its client does not support, because operators answer them."""
+    """Whether the task can ask questions that its client does not support, because operators answer them."""
     inputs: dict[str, Input] = {}
     """All questions of the task by key, each with its answer if there is one."""
     progress: Progress | None = None
@@ -185,15 +185,15 @@ class TaskRecord(
     function: str | None = None
     """The name of the function that a worker runs; None if the creator finishes the task itself."""
     is_claimed: bool = msgspec.field(default=False, name="held")
-    """Whether a worker has claimed it."""
+    """Whether a worker has a claim on the task."""
     run_at: Micros | None = None
-    """The earliest time of the next attempt, after one that failed."""
+    """The earliest time of the next attempt, if the last one failed."""
     released_at: Micros | None = None
-    """When it was last released unfinished: by its worker, or by another one because its worker was lost."""
+    """When the task was last released unfinished: by its worker, or because its worker was lost."""
     attempts: int = 0
-    """How many attempts were started. They are counted at the start, so that a crash counts."""
+    """Number of attempts. Each is counted when it starts, so that a crash of the worker counts too."""
     failures: int = 0
-    """How many attempts raised `Again` or exceeded the timeout. The function's `retries` limits them."""
+    """Number of attempts that raised `Again` or exceeded the timeout. Limited by the function's `retries`."""
     interruptions: int = 0
     """How often its worker was lost or stopped, or the storage failed, since the last progress."""
     last_failure: str | None = None
@@ -215,16 +215,16 @@ class TaskRecord(
 
     @property
     def effective_status(self) -> Status:
-        """The status, but `failed` if the result reports an error. Operators see this one."""
+        """The status that operators see: `failed` if the result reports an error."""
         return Status.FAILED if self.is_error else self.status
 
     @property
     def original_params(self) -> Json:
-        return codec.decode(self.params_json)
+        return canonical_json.decode(self.params_json)
 
     @property
     def meta(self) -> Json:
-        return codec.decode(self.meta_json)
+        return canonical_json.decode(self.meta_json)
 
     @property
     def variables(self) -> Variables:
@@ -239,12 +239,12 @@ class TaskRecord(
         return decode_attempts(self.attempt_history_json)
 
     def can_ask(self, capability: Capability) -> bool:
-        """Return whether its client declared this capability."""
+        """Return whether its client declared this capability. A task without a client can ask anything."""
         return self.client_can is None or capability.value in self.client_can
 
     @property
     def questions(self) -> dict[str, Input]:
-        """The outstanding questions that its client can answer. Operators see all of them."""
+        """The outstanding questions that its client can answer."""
         if self.client_can is None:
             return self.outstanding
         return {key: asked for key, asked in self.outstanding.items() if self.can_ask(asked.capability)}
@@ -262,25 +262,27 @@ _decoder = msgspec.json.Decoder(TaskRecord)
 def encode_task(task: TaskRecord) -> bytes:
     """Return the canonical bytes of a task."""
     if isinstance(task.unknown_fields, UnsetType):
-        return codec.encode(task)
-    known = codec.decode(codec.encode(msgspec.structs.replace(task, unknown_fields=UNSET)))
-    return codec.encode(_overlay(known, codec.decode(task.unknown_fields)))
+        return canonical_json.encode(task)
+    known = canonical_json.decode(canonical_json.encode(msgspec.structs.replace(task, unknown_fields=UNSET)))
+    return canonical_json.encode(_overlay(known, canonical_json.decode(task.unknown_fields)))
 
 
 def decode_task(task_id: str, body: str) -> TaskRecord:
     """Decode a task. Raise NewerFormat if a newer version wrote it, CorruptRecord if it is damaged."""
     try:
         task = _decoder.decode(body)
-        known = codec.encode(task)
+        known = canonical_json.encode(task)
         if known == (stored := body.encode()):
             return task
-        plain = codec.decode(stored)
-        unknown = _difference(plain, codec.decode(known))
+        plain = canonical_json.decode(stored)
+        unknown = _difference(plain, canonical_json.decode(known))
     except UNREADABLE as error:
         raise _error(task_id, body, str(error)) from error
-    if not (isinstance(plain, dict) and FORMAT_FIELD in plain):  # which the decoder above accepts
+    if not (isinstance(plain, dict) and FORMAT_FIELD in plain):  # the decoder above accepts a body without it
         raise _error(task_id, body, "")
-    return msgspec.structs.replace(task, unknown_fields=Raw(codec.encode(unknown)) if unknown else UNSET)
+    return msgspec.structs.replace(
+        task, unknown_fields=Raw(canonical_json.encode(unknown)) if unknown else UNSET
+    )
 
 
 def _error(task_id: str, body: str, reason: str) -> NewerFormat | CorruptRecord:

@@ -1,8 +1,8 @@
 """The limit on the active tasks of the whole storage.
 
-A storage with a lag returns counts that are some seconds old. Such a count is reused for the time of the lag,
-increased by the tasks created here since then. It only serves to admit tasks: before one is refused, the
-storage is asked again.
+Some storages have a lag: their counts are a few seconds old. Such a count is reused for the time of the lag,
+increased by the tasks that were created here since then. It can only admit a task: before a task is refused,
+the storage counts again.
 """
 
 from __future__ import annotations

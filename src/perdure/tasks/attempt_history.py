@@ -13,7 +13,7 @@ from msgspec import Raw, UnsetType
 
 from ..storage.clock import Timestamp
 from ..storage.record import Micros
-from . import codec
+from . import canonical_json
 
 MAX_ATTEMPTS_KEPT = 10
 MAX_REASON_CHARACTERS = 200
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One claim on the task. The last attempt is still running, or finished the task."""
+    """One attempt at the task. If it has no end, it is still running, or it finished the task."""
 
     started_at: Timestamp = msgspec.field(name="begun_at")
     ended_at: Timestamp | None = None
@@ -37,14 +37,14 @@ _entries_decoder = msgspec.json.Decoder(list[dict[str, Any]])
 
 
 def decode_attempts(raw: Raw | UnsetType) -> tuple[Attempt, ...]:
-    """Return the newest attempts, including those that were not counted."""
+    """Return the newest attempts. The list includes attempts that `TaskRecord.attempts` does not count."""
     return _decode(raw, _attempts_decoder) or ()
 
 
 def start_attempt(raw: Raw | UnsetType, at: Micros) -> Raw:
-    """Return the list with a new attempt, without the oldest if it is full."""
+    """Return the list with a new attempt at its end. A full list loses its oldest attempt."""
     entries = _decode(raw, _entries_decoder) or []
-    return Raw(codec.encode([*entries, {"begun_at": at}][-MAX_ATTEMPTS_KEPT:]))
+    return Raw(canonical_json.encode([*entries, {"begun_at": at}][-MAX_ATTEMPTS_KEPT:]))
 
 
 def end_attempt(raw: Raw | UnsetType, at: Micros, reason: str | None) -> Raw | UnsetType:
@@ -56,7 +56,7 @@ def end_attempt(raw: Raw | UnsetType, at: Micros, reason: str | None) -> Raw | U
     if reason is not None:
         end["reason"] = reason[:MAX_REASON_CHARACTERS]
     entries[-1] |= end
-    return Raw(codec.encode(entries))
+    return Raw(canonical_json.encode(entries))
 
 
 def _decode(raw: Raw | UnsetType, decoder: msgspec.json.Decoder[T]) -> T | None:

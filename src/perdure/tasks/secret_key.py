@@ -1,0 +1,49 @@
+"""Secret keys that all replicas share. Each is created once and kept in the storage."""
+
+from __future__ import annotations
+
+import secrets
+
+import msgspec
+
+from ..storage import Address, InsertIfAbsent, Micros, Record, Space, Storage
+from ..storage.body_format import FORMAT_FIELD, BodyFormat
+from ..storage.errors import StorageCorrupt
+from .errors import CorruptRecord
+
+SETTINGS = Space("settings")
+CURSOR_KEY = Address(SETTINGS, "perdure", "cursor-key")
+"""The address of the key that signs the cursors of clients."""
+LOCATOR_KEY = Address(SETTINGS, "perdure", "handle-key")
+"""The address of the key that encrypts the locators of operators, which were once called handles."""
+KEY_BYTES = 32
+
+
+class _StoredKey(msgspec.Struct, frozen=True, tag_field=FORMAT_FIELD, tag=1):
+    key: str
+
+
+_format = BodyFormat(_StoredKey)
+
+
+async def load_key(storage: Storage, address: Address, now: Micros) -> bytes:
+    """Return the key at an address. The first process that needs it creates it."""
+    stored = await storage.get(address, now=now)
+    if stored is None:
+        space, partition, key = address
+        body = _format.encode(_StoredKey(secrets.token_hex(KEY_BYTES)))
+        created = Record(space=space, partition=partition, key=key, order=now, body=body)
+        await storage.commit([InsertIfAbsent(record=created)], now=now)
+        stored = await storage.get(address, now=now) or created
+    return decode_key(stored)
+
+
+def decode_key(record: Record) -> bytes:
+    """Return the stored key. Raise CorruptRecord or NewerFormat."""
+    try:
+        key = bytes.fromhex(_format.decode(record.key, record.body).key)
+    except (StorageCorrupt, ValueError):
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise CorruptRecord(record.key, "it is not a valid key; delete it to have a new one created")
+    return key
