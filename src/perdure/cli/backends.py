@@ -11,13 +11,12 @@ from msgspec.structs import replace
 
 from ..feeds import Feeds, FeedSettings
 from ..feeds import load_settings as load_settings_file
-from ..feeds.source import FeedSource
 from ..operating import Operator
 from ..operating.times import format_clock
 from ..storage import Micros, is_shared_storage, open_storage, storage_exists
 from .errors import CommandError
 from .options import storage_url
-from .output import print_message
+from .output import one_line, print_message
 
 _URL = re.compile(r"(?P<scheme>[^:/?@]+:)//(?:[^/?@]*@)?(?P<place>[^?@]*)(?:\?[^@]*)?")
 SET_URL = "set --url or PERDURE_URL"
@@ -66,30 +65,25 @@ def load_settings(file: Path | None, url: str | None) -> FeedSettings:
 
 
 def read_settings_file(file: Path | None = None) -> FeedSettings:
-    """Read a settings file, or the one of the current directory if there is one."""
-    path = _default_settings_file() if file is None else file
-    return FeedSettings() if path is None else load_settings_file(path)
-
-
-def _default_settings_file() -> Path | None:
+    """Read a settings file, or the one in the current directory if there is one."""
+    if file is not None:
+        return load_settings_file(file)
     found = [name for name in DEFAULT_SETTINGS_FILES if Path(name).is_file()]
     if len(found) > 1:
         raise CommandError(f"found {' and '.join(found)}; keep only one, or choose one with --settings")
-    return Path(found[0]) if found else None
+    return load_settings_file(Path(found[0])) if found else FeedSettings()
 
 
 @asynccontextmanager
-async def open_feeds(
-    settings: FeedSettings, *, create: bool = False, source: FeedSource | None = None
-) -> AsyncGenerator[Feeds]:
+async def open_feeds(settings: FeedSettings, *, create: bool = False) -> AsyncGenerator[Feeds]:
     """Open the feeds of an existing storage, or of one that is created if necessary."""
     url = storage_url(settings.url)
     if not create:
         require_existing(url, hint=ADD_ACCOUNT)
-    async with Feeds.open(url, settings, source=source) as feeds:
+    async with Feeds.open(url, settings) as feeds:
         feeds.rate_limiter.on_wait = _print_wait
         yield feeds
 
 
 def _print_wait(reason: str, until: Micros) -> None:
-    print_message(f"waiting until {format_clock(until)}: {reason}")
+    print_message(f"waiting until {format_clock(until)}: {one_line(reason)}")

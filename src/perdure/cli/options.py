@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import wraps
-from inspect import Parameter, Signature, signature
-from pathlib import Path
+from inspect import Signature, signature
 from typing import Annotated, Any, get_type_hints
 
-import typer
+from typer import Context, Option, Typer
 
 from ..operating.times import parse_time
 from ..storage import Micros
@@ -19,40 +18,18 @@ from .output import print_json, print_result
 DEFAULT_URL = "sqlite:///perdure.db"
 """The storage of every command, unless an option, a variable or a settings file names another."""
 
+_STORAGE_HELP = "Storage URL: sqlite:///FILE, postgresql://..., redis://... or dynamodb://TABLE."
+
 UrlOption = Annotated[
-    str | None,
-    typer.Option(
-        "--url",
-        metavar="URL",
-        envvar="PERDURE_URL",
-        show_default=DEFAULT_URL,
-        help="Storage URL: sqlite:///FILE, postgresql://..., redis://... or dynamodb://TABLE.",
-    ),
+    str | None, Option(metavar="URL", envvar="PERDURE_URL", show_default=DEFAULT_URL, help=_STORAGE_HELP)
 ]
-RefusedUrlOption = Annotated[str | None, typer.Option("--url", metavar="URL", hidden=True)]
-"""The URL option of commands that run the user's own object: see `refuse_options`."""
-JsonOption = Annotated[bool, typer.Option("--json", help="Output JSON.")]
-DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Show what would be done without changing anything.")
-]
-VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Log debug messages.")]
-SettingsOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--settings",
-        metavar="FILE",
-        help="Settings file, TOML or YAML. Default: feeds.toml or feeds.yaml in the current directory.",
-    ),
-]
+JsonOption = Annotated[bool, Option("--json", help="Output JSON.")]
+DryRunOption = Annotated[bool, Option("--dry-run", help="Show what would be done without changing anything.")]
+VerboseOption = Annotated[bool, Option("--verbose", "-v", help="Log debug messages.")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptionGroup:
-    """Options that a command takes as one parameter. See `common_options`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CommonOptions(OptionGroup):
+class CommonOptions:
     """The options of every command that prints a result."""
 
     url: UrlOption = None
@@ -66,38 +43,30 @@ class CommonOptions(OptionGroup):
             print_result(text)
 
 
-def common_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace the parameter of a command that is an `OptionGroup` by one option for each field.
+def command(app: Typer, name: str | None = None) -> Callable[[Callable[..., None]], None]:
+    """Add a function to `app` as a command. Its parameter `options` is a dataclass, and each field an option.
 
-    On the group of commands, Typer would want such options before the command: `feeds --json status`.
+    Options of the group itself would have to precede the command: `feeds --json status`.
     """
-    own: list[Parameter] = []
-    groups: dict[str, type[OptionGroup]] = {}
-    hints = get_type_hints(command, include_extras=True)
-    for parameter in signature(command).parameters.values():
-        declared = hints[parameter.name]
-        if isinstance(declared, type) and issubclass(declared, OptionGroup):
-            groups[parameter.name] = declared
-        else:
-            own.append(parameter.replace(annotation=declared))
-    ((name, group),) = groups.items()
-    hints = get_type_hints(group, include_extras=True)
-    parameters = [
-        *own,
-        *(
-            Parameter(each.name, Parameter.KEYWORD_ONLY, default=each.default, annotation=hints[each.name])
-            for each in fields(group)
-        ),
-    ]
 
-    @wraps(command)
-    def run(**given: Any) -> None:  # noqa: ANN401 - what Typer parsed
-        options = group(**{each.name: given.pop(each.name) for each in fields(group)})
-        command(**given, **{name: options})
+    def add(function: Callable[..., None]) -> None:
+        hints = get_type_hints(function, include_extras=True)
+        group = hints["options"]
+        hints |= get_type_hints(group, include_extras=True)
+        own, shared = dict(signature(function).parameters), signature(group).parameters
+        del own["options"]
+        parameters = [each.replace(annotation=hints[each.name]) for each in (*own.values(), *shared.values())]
 
-    run.__signature__ = Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
-    run.__annotations__ = {each.name: each.annotation for each in parameters}
-    return run
+        @wraps(function)
+        def run(**given: Any) -> None:  # noqa: ANN401 - what Typer parsed
+            options = group(**{name: given.pop(name) for name in shared})
+            function(**given, options=options)
+
+        run.__signature__ = Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
+        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        app.command(name)(run)
+
+    return add
 
 
 def storage_url(given: str | None, configured: str | None = None) -> str:
@@ -110,10 +79,10 @@ def storage_url(given: str | None, configured: str | None = None) -> str:
     return DEFAULT_URL if configured is None else configured
 
 
-def refuse_options(context: typer.Context, name: str, *options: str) -> None:
-    """Refuse options that the user's own object `name` decides in its code.
+def refuse_options(context: Context, name: str, *options: str) -> None:
+    """Refuse options that the user's own object `name` sets in its code.
 
-    Variables of the environment can be meant for other commands, and are ignored.
+    Environment variables are ignored, because they can be meant for other commands.
     """
     for option in options:
         source = context.get_parameter_source(option)

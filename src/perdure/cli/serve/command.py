@@ -2,111 +2,123 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Annotated, Self
 
 import anyio
-import typer
+from typer import Argument, Context, Option
 
-from ..errors import report_errors
-from ..options import OptionGroup, UrlOption, VerboseOption, common_options, refuse_options, storage_url
+from ...operating.access import LOOPBACK_HOSTS, MIN_TOKEN_LENGTH, is_loopback
+from ..errors import CommandError
+from ..options import UrlOption, VerboseOption, refuse_options, storage_url
 from ..output import configure_logging
-from .network import allowed_hosts, require_token, validate_token
+
+GENERATE_HINT = 'python -c "import secrets; print(secrets.token_urlsafe(24))"'
+_HOST_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+TOKEN_HELP = "Bearer token that clients must send. Required unless the server listens on localhost only."  # noqa: S105
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeOptions(OptionGroup):
+class ServeOptions:
     """The options that apply to the sample server and to the user's own."""
 
-    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1"
+    host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1"
     allowed_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allowed-host", help="Host name under which a reverse proxy serves this server. Repeatable."
-        ),
+        list[str] | None, Option(help="Host name under which a reverse proxy serves this server. Repeatable.")
     ] = None
     port: Annotated[
-        int | None,
-        typer.Option("--port", min=1, max=65535, help="Port. Default: the first free port from 8000."),
+        int | None, Option(min=1, max=65535, help="Port. Default: the first free port from 8000.")
     ] = None
-    token: Annotated[
-        str | None,
-        typer.Option(
-            "--token",
-            envvar="PERDURE_TOKEN",
-            help="Bearer token that clients must send. Required unless the server listens on localhost only.",
-        ),
-    ] = None
+    token: Annotated[str | None, Option(envvar="PERDURE_TOKEN", help=TOKEN_HELP)] = None
     dashboard_token: Annotated[
         str | None,
-        typer.Option(
-            "--dashboard-token",
+        Option(
             envvar="PERDURE_DASHBOARD_TOKEN",
             help="Separate token for the dashboard. Default: same as --token.",
         ),
     ] = None
-    read_only: Annotated[bool, typer.Option("--read-only", help="Make the dashboard read-only.")] = False
-    dashboard: Annotated[
-        bool, typer.Option("--dashboard/--no-dashboard", help="Serve the dashboard at /.")
-    ] = True
+    read_only: Annotated[bool, Option("--read-only", help="Make the dashboard read-only.")] = False
+    dashboard: Annotated[bool, Option(help="Serve the dashboard at /.")] = True
     feeds: Annotated[
-        bool,
-        typer.Option("--feeds", help="Also poll the Bluesky accounts of the storage: see `perdure feeds`."),
+        bool, Option("--feeds", help="Also poll the Bluesky accounts of the storage: see `perdure feeds`.")
     ] = False
 
     def validated(self) -> Self:
-        """Return the options with valid tokens, an empty one as None. Raise CommandError for invalid ones."""
-        allowed_hosts(self.host, self.allowed_host or ())
+        """Return the options with valid tokens, an empty one as None. Raise CommandError for invalid ones.
+
+        A server that other machines can reach must have a token.
+        """
+        others = [*(self.allowed_host or ()), *([] if is_loopback(self.host) else [self.host])]
+        if others and not self.token:
+            raise CommandError(
+                f"{others[0]} is reachable from other machines, so a token is required; "
+                f"set --token or PERDURE_TOKEN; generate a token with: {GENERATE_HINT}"
+            )
         return replace(
             self,
-            token=require_token(self.host, self.allowed_host or (), self.token),
-            dashboard_token=validate_token("dashboard token", self.dashboard_token),
+            token=_validate_token("token", self.token),
+            dashboard_token=_validate_token("dashboard token", self.dashboard_token),
         )
 
     @property
     def allowed_hosts(self) -> tuple[str, ...] | None:
-        """Host names that requests may use, or None for any."""
-        return allowed_hosts(self.host, self.allowed_host or ())
+        """The host names that requests may use, or None for any.
+
+        A local server accepts only known names. Otherwise a web page elsewhere could make its own name
+        resolve to this machine. A server that other machines reach can have any name, and is protected by its
+        token.
+        """
+        others = self.allowed_host or ()
+        if not others and not is_loopback(self.host):
+            return None
+        for name in others:
+            if not _HOST_NAME.fullmatch(name):
+                raise CommandError(f"invalid --allowed-host {name}; use a host name without scheme and port")
+        return tuple(dict.fromkeys(name.lower() for name in (*LOOPBACK_HOSTS, self.host, *others)))
 
     @property
     def effective_dashboard_token(self) -> str | None:
         return self.token if self.dashboard_token is None else self.dashboard_token
 
 
-@common_options
+def _validate_token(what: str, token: str | None) -> str | None:
+    """Return a token that fits into a header and is hard to guess, or None if there is none."""
+    if not token:
+        return None
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise CommandError(f"the {what} must be printable ASCII without spaces")
+    if len(token) < MIN_TOKEN_LENGTH:
+        raise CommandError(
+            f"the {what} must have at least {MIN_TOKEN_LENGTH} characters; generate one with: {GENERATE_HINT}"
+        )
+    return token
+
+
 def serve(
-    context: typer.Context,
+    context: Context,
     server: Annotated[
-        str | None, typer.Argument(metavar="MODULE:SERVER", help="Your MCP server. Default: a sample server.")
+        str | None, Argument(metavar="MODULE:SERVER", help="Your MCP server. Default: a sample server.")
     ] = None,
     *,
     url: UrlOption = None,
     sample_feeds: Annotated[
-        bool,
-        typer.Option(
-            "--sample-feeds/--no-sample-feeds", help="Use simulated feeds; --no-sample-feeds reads Bluesky."
-        ),
+        bool, Option(help="Use simulated feeds; --no-sample-feeds reads Bluesky.")
     ] = True,
     verbose: VerboseOption = False,
     options: ServeOptions,
 ) -> None:
     """Serve an MCP server and its dashboard over HTTP until stopped (Ctrl+C or SIGTERM)."""
     configure_logging(verbose=verbose)
-    with report_errors():
-        options = options.validated()
-        if server is not None:
-            refuse_options(context, server, "url", "sample_feeds")
-        # MCP takes long to import, and the other commands do not need it
-        from .asgi import run  # noqa: PLC0415
-        from .servers import load_server, sample_server  # noqa: PLC0415
+    options = options.validated()
+    if server is not None:
+        refuse_options(context, server, "url", "sample_feeds")
+    # MCP takes long to import, and the other commands do not need it
+    from .asgi import run  # noqa: PLC0415
+    from .servers import load_server, sample_server  # noqa: PLC0415
 
-        if server is None:
-            hosted = sample_server(
-                storage_url(url),
-                options.allowed_hosts,
-                simulated=sample_feeds,
-                has_token=options.token is not None,
-            )
-        else:
-            hosted = load_server(server, options.allowed_hosts)
-        anyio.run(run, options, hosted)
+    if server is None:
+        hosted = sample_server(storage_url(url), options, simulated=sample_feeds)
+    else:
+        hosted = load_server(server, options.allowed_hosts)
+    anyio.run(run, options, hosted)

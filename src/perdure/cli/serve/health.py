@@ -10,13 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from ...operating.maintenance import measure_write
 from ...storage import Storage
-from ...storage.errors import (
-    StorageBusy,
-    StorageError,
-    StorageFull,
-    StorageReadOnly,
-    StorageUnavailable,
-)
+from ...storage.errors import StorageBusy, StorageError, StorageFull, StorageReadOnly, StorageUnavailable
 from ...tasks.snapshot import TASKS
 from .poller import FeedPoller
 
@@ -48,16 +42,14 @@ class Health:
         except StorageError:
             return JSONResponse({"status": "storage unavailable"}, 503)
         error = await self._write_error()
-        if error is None:
-            return JSONResponse({"status": "ok", **self._feeds()})
-        reason = _REASONS.get(type(error), "the storage failed; see the server log")
-        return JSONResponse({"status": "writes fail", "reason": reason}, 503)
-
-    def _feeds(self) -> dict[str, str]:
-        # A failing poller must not move the clients of tools to another server: the status stays ok.
+        if error is not None:
+            reason = _REASONS.get(type(error), "the storage failed; see the server log")
+            return JSONResponse({"status": "writes fail", "reason": reason}, 503)
         if self._poller is None:
-            return {}
-        return {"feeds": "not polled; see the server log" if self._poller.is_failing else "polled"}
+            return JSONResponse({"status": "ok"})
+        # A failing poller must not move the clients of tools to another server: the status stays ok.
+        feeds = "not polled; see the server log" if self._poller.is_failing else "polled"
+        return JSONResponse({"status": "ok", "feeds": feeds})
 
     async def _write_error(self) -> StorageError | None:
         """Return why writes fail, or None.

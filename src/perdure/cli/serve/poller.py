@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 
 import anyio
 
-from ...feeds import Feeds, FeedSettings, FeedSource, FeedStore, PollFailed, PollOutcome
+from ...feeds import Feeds, FeedSettings, FeedStore, PollFailed, PollOutcome
 from ...feeds.api import open_source
 from ...samples.source import with_simulated
 from ...storage import Storage
@@ -34,16 +33,9 @@ class FeedPoller:
         self.is_failing = False
         """Whether the poller failed as a whole and has polled nothing since."""
 
-    async def check(self) -> None:
-        """Raise if the settings are invalid or a package is missing. No request is sent to the source."""
-        async with open_source(self._settings):
-            pass
-
-    @asynccontextmanager
-    async def running(self, storage: Storage) -> AsyncGenerator[None]:
+    def running(self, storage: Storage) -> AbstractAsyncContextManager[object]:
         """Poll in the background; at the end, release the accounts before the storage is closed."""
-        async with run_in_background(self._poll_forever(FeedStore(storage))):
-            yield
+        return run_in_background(self._poll_forever(FeedStore(storage)))
 
     async def _poll_forever(self, store: FeedStore) -> None:
         delay = MIN_RESTART_SECONDS
@@ -65,7 +57,7 @@ class FeedPoller:
 
     async def _poll(self, store: FeedStore) -> None:
         async with open_source(self._settings) as opened:
-            source: FeedSource = with_simulated(opened) if self._simulated else opened
+            source = with_simulated(opened) if self._simulated else opened
             log.info("polling %s", source.name)
             await Feeds(store, self._settings, source=source).run(on_outcome=self._log)
 
