@@ -27,7 +27,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from perdure.cli.options import DEFAULT_URL
-from perdure.cli.serve.asgi import FIRST_PORT, HEALTH_PATH
+from perdure.cli.serve.asgi import HEALTH_PATH
+from perdure.cli.serve.command import FIRST_PORT
 from perdure.operating.access import MIN_TOKEN_LENGTH
 from perdure.storage import open_storage
 from perdure.storage.errors import StorageError

@@ -24,11 +24,10 @@ from ..runtime import App
 from ..storage import migrate_storage
 from ..storage.copy import CopyProgress
 from ..storage.errors import TargetNotEmpty
-from .backends import redact_url, require_existing, require_shared
 from .errors import CommandError
 from .feeds.commands import feeds
 from .importer import load_app
-from .options import CommonOptions, VerboseOption, command, refuse_options, storage_url
+from .options import CommonOptions, VerboseOption, command, redact_url, refuse_options, require_shared
 from .output import configure_logging, plural, print_message, print_result, stderr, to_json
 from .serve.command import serve
 from .signals import stop_signals
@@ -56,7 +55,7 @@ def perdure(
     """Durable tasks for MCP servers: serve them, run workers, operate tasks and feeds."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # characters that the encoding does not have become `?`
+            stream.reconfigure(errors="replace")  # print `?` for characters that the encoding lacks
 
 
 @commands.command()
@@ -89,7 +88,7 @@ async def _run_worker(app: App) -> None:
 
 
 def _exit_despite_threads() -> None:
-    """End the process even if an abandoned plain function is still running in a thread."""
+    """End the process even if an abandoned function still runs in a thread."""
     if all(thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
         return
     logging.shutdown()
@@ -101,17 +100,13 @@ def _exit_despite_threads() -> None:
 @command(commands)
 def migrate(options: CommonOptions) -> None:
     """Create or upgrade the tables that a storage needs."""
-    url = storage_url(options.url)
-    require_shared(url)
-    anyio.run(migrate_storage, url)
+    anyio.run(migrate_storage, options.storage())
     options.print({"ready": True}, ["The storage is ready."])
 
 
 @command(commands)
 def copy(
-    target: Annotated[
-        str, Argument(metavar="TARGET", help="Storage URL to copy to. Must be empty unless --merge is given.")
-    ],
+    target: Annotated[str, Argument(metavar="TARGET", help="URL to copy to. Must be empty without --merge.")],
     *,
     merge: Annotated[bool, Option("--merge", help="Allow a target that contains other records.")] = False,
     options: CommonOptions,
@@ -121,9 +116,8 @@ def copy(
     Stop all servers and workers of both storages first. An interrupted copy resumes when you run the command
     again.
     """
-    source = storage_url(options.url)
     require_shared(target)
-    require_existing(source)
+    source = options.existing_storage()
     with stderr.status("copying") as status:
 
         def show(progress: CopyProgress) -> None:
@@ -156,9 +150,7 @@ def doctor(
     options: CommonOptions,
 ) -> None:
     """Check a storage for damage and reclaim space. Exit with 1 if problems remain."""
-    url = storage_url(options.url)
-    require_existing(url)
-    health = anyio.run(partial(check_storage, url, repair=repair))
+    health = anyio.run(partial(check_storage, options.existing_storage(), repair=repair))
     result = {"versions": _versions(), "ok": health.is_ok, **to_json(health)}
     options.print(result, [_versions(), *_render_health(health, repair=repair)])
     if not health.is_ok:

@@ -1,9 +1,9 @@
-"""Errors of commands, and the exit code that each leads to.
+"""Errors of commands, and their exit codes.
 
-0   success
-1   temporary failure: the storage or the source is unavailable, a task or an account is in another state,
-    a check found a problem. The same command can succeed later
-2   wrong usage: the command, the settings or the storage must change first
+0   success.
+1   failure: the storage or the source is unavailable, a task or an account is in the wrong state, or a check
+    found a problem. The same command can succeed later.
+2   wrong usage: the command, the settings or the storage must change first.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ def report_errors() -> Generator[None]:
 
 
 def _first_reported(error: Exception) -> ReportedError | None:
-    """Return the error, or the first one of a group. Return None if any of them is a defect."""
-    if not isinstance(error, ExceptionGroup):
-        return error if isinstance(error, ReportedError) else None
-    group = cast("ExceptionGroup[Exception]", error)
-    reported = [_first_reported(each) for each in group.exceptions]
-    return None if None in reported else reported[0]
+    """Return the error, or the first error of a group. Return None if any of them is a defect."""
+    if isinstance(error, ExceptionGroup):
+        group = cast("ExceptionGroup[Exception]", error)
+        reported = [_first_reported(each) for each in group.exceptions]
+        return None if None in reported else reported[0]
+    return error if isinstance(error, ReportedError) else None
 
 
 def error_message(error: ReportedError) -> str:

@@ -1,4 +1,4 @@
-"""Import of the user's own object, named as `module:attribute`."""
+"""Import of an object of the user, named as `module:attribute`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ def load_app(name: str) -> App:
     if isinstance(app, App):
         return app
     if _is_mcp_server(app):
-        raise CommandError(
-            f"{name} is an MCP server, not a perdure.runtime.App; run it with: perdure serve {name}"
-        )
+        hint = f"run it with: perdure serve {name}"
+        raise CommandError(f"{name} is an MCP server, not a perdure.runtime.App; {hint}")
     raise CommandError(f"{name} is a {type(app).__name__}, not a perdure.runtime.App")
 
 
 def _is_mcp_server(found: object) -> bool:
-    # compared by name: importing MCP takes long, and FastMCP may not be installed
+    # Classes are compared by name: importing MCP takes long, and FastMCP may not be installed.
     kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(found).__mro__}
     return not kinds.isdisjoint(_SERVERS)
 

@@ -1,29 +1,32 @@
-"""Options that several commands share."""
+"""Options that several commands share, and the checks of their values."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import wraps
 from inspect import Signature, signature
+from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 from typer import Context, Option, Typer
 
+from ..feeds import FeedSettings, load_settings
 from ..operating.times import parse_time
-from ..storage import Micros
+from ..storage import Micros, is_shared_storage, storage_exists
 from .errors import CommandError
 from .output import print_json, print_result
 
 DEFAULT_URL = "sqlite:///perdure.db"
-"""The storage of every command, unless an option, a variable or a settings file names another."""
-
-_STORAGE_HELP = "Storage URL: sqlite:///FILE, postgresql://..., redis://... or dynamodb://TABLE."
+"""The storage of a command, unless an option, an environment variable or a settings file names another."""
+DEFAULT_SETTINGS_FILES = ("feeds.toml", "feeds.yaml", "feeds.yml")
+_STORAGE_URL = re.compile(r"(?P<scheme>[^:/?@]+:)//(?:[^/?@]*@)?(?P<place>[^?@]*)(?:\?[^@]*)?")
+_URL_HELP = "Storage URL: sqlite:///FILE, postgresql://..., redis://... or dynamodb://TABLE."
 
 UrlOption = Annotated[
-    str | None, Option(metavar="URL", envvar="PERDURE_URL", show_default=DEFAULT_URL, help=_STORAGE_HELP)
+    str | None, Option(metavar="URL", envvar="PERDURE_URL", show_default=DEFAULT_URL, help=_URL_HELP)
 ]
-JsonOption = Annotated[bool, Option("--json", help="Output JSON.")]
 DryRunOption = Annotated[bool, Option("--dry-run", help="Show what would be done without changing anything.")]
 VerboseOption = Annotated[bool, Option("--verbose", "-v", help="Log debug messages.")]
 
@@ -33,7 +36,20 @@ class CommonOptions:
     """The options of every command that prints a result."""
 
     url: UrlOption = None
-    json: JsonOption = False
+    json: Annotated[bool, Option("--json", help="Output JSON.")] = False
+
+    def storage(self, configured: str | None = None) -> str:
+        """Return the URL of the storage. Refuse one whose records are lost when the process ends."""
+        url = storage_url(self.url, configured)
+        require_shared(url)
+        return url
+
+    def existing_storage(self, configured: str | None = None, *, hint: str = "") -> str:
+        """Return the URL of the storage. Refuse one that does not exist: the URL can be misspelled."""
+        url = self.storage(configured)
+        if not storage_exists(url):
+            raise CommandError(f"storage not found: {redact_url(url)}; {hint}set --url or PERDURE_URL")
+        return url
 
     def print(self, result: object, lines: Iterable[str]) -> None:
         """Print a result as JSON or as lines of text."""
@@ -44,9 +60,9 @@ class CommonOptions:
 
 
 def command(app: Typer, name: str | None = None) -> Callable[[Callable[..., None]], None]:
-    """Add a function to `app` as a command. Its parameter `options` is a dataclass, and each field an option.
+    """Add a function to `app` as a command, with one option for each field of its parameter `options`.
 
-    Options of the group itself would have to precede the command: `feeds --json status`.
+    Options of `app` itself would have to precede the command: `feeds --json status`.
     """
 
     def add(function: Callable[..., None]) -> None:
@@ -70,17 +86,38 @@ def command(app: Typer, name: str | None = None) -> Callable[[Callable[..., None
 
 
 def storage_url(given: str | None, configured: str | None = None) -> str:
-    """Return the URL of the storage: from the option or variable, from the settings, or the default.
+    """Return the URL of an option or its environment variable, of the settings, or the default.
 
-    An empty option does not count as missing: its URL is returned, and opening the storage fails.
+    An empty option counts as given, so opening the storage fails.
     """
-    if given is not None:
-        return given
-    return DEFAULT_URL if configured is None else configured
+    return next(url for url in (given, configured, DEFAULT_URL) if url is not None)
+
+
+def redact_url(url: str) -> str:
+    """Return a URL without its user, password and options. If these cannot be located, return its scheme."""
+    found = _STORAGE_URL.fullmatch(url)
+    return f"{url.partition(':')[0]}:..." if found is None else f"{found['scheme']}//{found['place']}"
+
+
+def require_shared(url: str) -> None:
+    """Refuse a storage whose records are lost when the process ends."""
+    if not is_shared_storage(url):
+        scheme = url.partition(":")[0]
+        raise CommandError(f"{scheme}: storage is private to one process; use a file or a server")
+
+
+def read_settings_file(file: Path | None = None) -> FeedSettings:
+    """Read a settings file, or the one in the current directory if there is one."""
+    if file is not None:
+        return load_settings(file)
+    found = [name for name in DEFAULT_SETTINGS_FILES if Path(name).is_file()]
+    if len(found) > 1:
+        raise CommandError(f"found {' and '.join(found)}; keep only one, or choose one with --settings")
+    return load_settings(Path(found[0])) if found else FeedSettings()
 
 
 def refuse_options(context: Context, name: str, *options: str) -> None:
-    """Refuse options that the user's own object `name` sets in its code.
+    """Refuse options on the command line that the user's object `name` sets in its own code.
 
     Environment variables are ignored, because they can be meant for other commands.
     """

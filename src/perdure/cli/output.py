@@ -1,6 +1,6 @@
 """Output of commands: results on standard output, as text or JSON; messages and logs on standard error.
 
-Text from other people is printed without control characters, which a terminal would obey.
+Control characters in the text of other people are removed, because a terminal would obey them.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ stderr = Console(stderr=True, highlight=False, emoji=False)
 
 
 def print_result(text: str) -> None:
-    """Print to standard output."""
+    """Print text to standard output."""
     typer.echo(strip_control(text))
 
 
 def print_message(text: str) -> None:
-    """Print a diagnostic to standard error."""
+    """Print a message to standard error."""
     stderr.print(strip_control(text), soft_wrap=True, markup=False)
 
 
@@ -37,12 +37,12 @@ def print_message(text: str) -> None:
 
 
 def one_line(text: str) -> str:
-    """Join lines and remove control characters."""
+    """Return a text on one line, without control characters."""
     return "".join(filter(str.isprintable, " ".join(text.split())))
 
 
 def strip_control(text: str) -> str:
-    """Remove control characters except newlines."""
+    """Return a text without control characters other than newlines."""
     return "".join(character for character in text if character.isprintable() or character == "\n")
 
 
@@ -57,7 +57,7 @@ def plural(count: int, one: str, many: str | None = None) -> str:
 
 
 def key_values(*rows: tuple[str, str]) -> Iterator[str]:
-    """Yield a line for each name and its value, with the values aligned."""
+    """Yield a line for each pair of a name and a value. The values are aligned."""
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         yield f"{name:<{width}}  {value}"
@@ -114,14 +114,14 @@ def _declared_fields(record: type[msgspec.Struct]) -> list[tuple[str, str, str |
 
 
 def _unit(declared: object) -> str | None:
-    """Return how a type or one of its alternatives is marked: `time`, `interval` or `omit`."""
+    """Return the mark of a type, or of a member of a union: `time`, `interval` or `omit`."""
     if isinstance(declared, msgspec.Meta):
         return (declared.extra or {}).get("json")
     return next((unit for each in get_args(declared) if (unit := _unit(each))), None)
 
 
 def escape_control(document: str) -> str:
-    """Write control characters in JSON as escapes."""
+    """Replace the control characters of a JSON document with escapes."""
     if document.isprintable():
         return document
     return "".join(

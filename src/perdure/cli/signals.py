@@ -1,4 +1,4 @@
-"""Run a process until a signal stops it: the first signal in good order, the next one immediately."""
+"""Run a process until a signal stops it. The first signal ends it in good order, the next one immediately."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ async def stop_signals(
 ) -> AsyncGenerator[anyio.Event]:
     """Yield an event that the first signal sets. The next signal ends the process.
 
-    `stopping` and `killed` are printed at these signals. Without an `exit_code`, the process exits with 128
-    plus the number of the signal.
+    `stopping` is printed at the first signal, and `killed` at the next one. Without an `exit_code`, the
+    process exits with 128 plus the number of the signal.
     """
     stop = anyio.Event()
 
@@ -46,7 +46,8 @@ async def stop_signals(
 async def run_in_background(work: Coroutine[None, None, T]) -> AsyncGenerator[asyncio.Task[T]]:
     """Run `work` until the block ends. Its errors do not end the block.
 
-    It is cancelled once, as a task, and awaited: a cancel scope would cancel the release of its leases too.
+    At the end, `work` is cancelled once, as a task, and awaited. A cancel scope would also cancel the release
+    of its leases.
     """
     task = asyncio.create_task(work)
     try:
@@ -57,7 +58,7 @@ async def run_in_background(work: Coroutine[None, None, T]) -> AsyncGenerator[as
 
 
 async def run_until_signal(work: Coroutine[None, None, T], stopping: str, killed: str) -> T | None:
-    """Return the result of `work`, or cancel it at the first signal, wait for its end and return None."""
+    """Return the result of `work`. At the first signal, cancel it, wait for its end and return None."""
     async with stop_signals(stopping, killed, exit_code=None) as stop, run_in_background(work) as task:
         task.add_done_callback(lambda _: stop.set())
         await stop.wait()

@@ -10,7 +10,6 @@ from typing import Annotated, TypeVar
 
 import anyio
 import typer
-from msgspec.structs import replace
 from typer import Argument, Option
 
 from ...feeds import AccountStatus, Feeds, FeedSettings, PollSucceeded
@@ -19,9 +18,8 @@ from ...feeds.reports import AccountAudit, AccountSummary, ChangeReport
 from ...operating.times import iso
 from ...storage import storage_exists
 from ...storage.clock import system_clock
-from ..backends import load_settings, open_feeds
 from ..errors import CommandError
-from ..options import CommonOptions, DryRunOption, VerboseOption, command, past_time, storage_url
+from ..options import CommonOptions, DryRunOption, VerboseOption, command, past_time, read_settings_file
 from ..output import configure_logging, one_line, print_json, print_message, print_result
 from . import progress, render
 
@@ -32,6 +30,7 @@ feeds = typer.Typer(name="feeds", no_args_is_help=True, help="Poll feeds, and sh
 AccountArgument = Annotated[str, Argument(metavar="ACCOUNT", help="Handle or DID.")]
 AccountsArgument = Annotated[list[str], Argument(metavar="ACCOUNT", help="Handles or DIDs.")]
 OptionalAccount = Annotated[str | None, Argument(metavar="ACCOUNT", help="Handle or DID.")]
+ADD_ACCOUNT = "add the first account with `perdure feeds add HANDLE`, or "
 SETTINGS_HELP = "Settings file, TOML or YAML. Default: feeds.toml or feeds.yaml in the current directory."
 SINCE_HELP = "Start time: 24h, 7d, 2026-11-01 or 2026-11-01T08:30 (UTC)."
 SinceOption = Annotated[str, Option(metavar="TIME", help=SINCE_HELP)]
@@ -46,12 +45,9 @@ class FeedOptions(CommonOptions):
 
     def run(self, work: Callable[[Feeds], Awaitable[T]]) -> T:
         """Run `work` with the feeds of an existing storage."""
-
-        async def run(settings: FeedSettings) -> T:
-            async with open_feeds(settings) as opened:
-                return await work(opened)
-
-        return anyio.run(run, load_settings(self.settings, self.url))
+        settings = read_settings_file(self.settings)
+        url = self.existing_storage(settings.url, hint=ADD_ACCOUNT)
+        return anyio.run(_run, url, settings, work)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,21 +57,22 @@ class ChangeOptions(FeedOptions):
     dry_run: DryRunOption = False
 
     def run_and_create(self, change: Callable[[Feeds], Awaitable[ChangeReport]]) -> ChangeReport:
-        """Change accounts. A storage that does not exist is created if accounts are added to it."""
+        """Run `change`. A storage that does not exist is created only if accounts are added."""
+        settings = read_settings_file(self.settings)
+        url = self.storage(settings.url)
+        if storage_exists(url):
+            return anyio.run(_run, url, settings, change)
 
-        async def run(settings: FeedSettings) -> ChangeReport:
-            exists = storage_exists(storage_url(settings.url))
-            first = settings if exists else replace(settings, url="memory:")
-            async with open_feeds(first, create=True) as feeds:
-                report = await change(feeds)
-                added = [] if exists else [stored.account async for stored in feeds.store.accounts()]
+        async def change_and_create(trial: Feeds) -> ChangeReport:
+            report = await change(trial)
+            added = [stored.account async for stored in trial.store.accounts()]
             if added:
-                async with open_feeds(settings, create=True) as feeds:
+                async with Feeds.open(url) as created:
                     for account in added:
-                        await feeds.store.add(account)
+                        await created.store.add(account)
             return report
 
-        return anyio.run(run, load_settings(self.settings, self.url))
+        return anyio.run(_run, "memory:", settings, change_and_create)
 
     def print_changes(self, report: ChangeReport, lines: Iterable[str] | None = None) -> None:
         self.print(report, render.changes(report) if lines is None else lines)
@@ -83,11 +80,10 @@ class ChangeOptions(FeedOptions):
             print_message("Dry run: nothing was changed.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class PollOptions(ChangeOptions):
-    """The options of commands that poll many accounts."""
-
-    verbose: VerboseOption = False
+async def _run(url: str, settings: FeedSettings, work: Callable[[Feeds], Awaitable[T]]) -> T:
+    async with Feeds.open(url, settings) as opened:
+        opened.rate_limiter.on_wait = progress.print_wait
+        return await work(opened)
 
 
 # Accounts
@@ -161,12 +157,12 @@ def reset(account: AccountArgument, *, options: ChangeOptions) -> None:
 
 
 @command(feeds)
-def run(*, options: PollOptions) -> None:
+def run(*, verbose: VerboseOption = False, options: ChangeOptions) -> None:
     """Poll all accounts, each at its own interval, until stopped (Ctrl+C or SIGTERM).
 
     Several processes can share one storage.
     """
-    configure_logging(verbose=options.verbose)
+    configure_logging(verbose=verbose)
     if options.dry_run:
         _preview(options.run(Feeds.due_accounts), options)
     else:
@@ -174,9 +170,9 @@ def run(*, options: PollOptions) -> None:
 
 
 @command(feeds)
-def once(*, options: PollOptions) -> None:
+def once(*, verbose: VerboseOption = False, options: ChangeOptions) -> None:
     """Poll every account once, due or not. Exit with 1 if no account could be polled."""
-    configure_logging(verbose=options.verbose)
+    configure_logging(verbose=verbose)
     if options.dry_run:
         _preview(options.run(Feeds.pollable_accounts), options)
     elif not options.run(partial(progress.run_once, json=options.json)):
@@ -226,14 +222,12 @@ def audit(
     *,
     all_accounts: Annotated[bool, Option("--all", help="Audit every account.")] = False,
     history: Annotated[bool, Option("--history", help="Store items from before the first poll too.")] = False,
-    remove: Annotated[
-        bool, Option("--remove", help="Remove stored items that were deleted at the source.")
-    ] = False,
+    remove: Annotated[bool, Option("--remove", help="Remove items that were deleted at the source.")] = False,
     options: ChangeOptions,
 ) -> None:
     """Compare the stored items with the account's own records and store missing ones.
 
-    This finds back-dated posts that polling cannot see. The exit code is 1 if an account could not be read.
+    This finds back-dated posts, which polls cannot find. Exit with 1 if an account could not be read.
     """
     configure_logging()
     if all_accounts == (account is not None):
@@ -280,9 +274,7 @@ def list_accounts(
     ] = False,
     polled_before: Annotated[
         str | None,
-        Option(
-            metavar="TIME", help="List only accounts that were last polled before this time (1h, 2026-11-01)."
-        ),
+        Option(metavar="TIME", help="List only accounts last polled before this (1h, 2026-11-01)."),
     ] = None,
     options: FeedOptions,
 ) -> None:

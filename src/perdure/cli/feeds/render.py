@@ -45,7 +45,7 @@ def follow_list(actor: str, report: reports.ChangeReport, *, prune: bool) -> Ite
 
 
 def outcome_event(outcome: PollOutcome) -> dict[str, object]:
-    """Return the JSON of a poll."""
+    """Return the JSON event of a poll."""
     about = {"account": outcome.account.account_id, "handle": outcome.account.handle}
     next_poll_at = iso(outcome.account.next_poll_at)
     match outcome:
@@ -71,7 +71,7 @@ def outcome_event(outcome: PollOutcome) -> dict[str, object]:
 
 
 def outcome(outcome: PollOutcome, *, always: bool = False) -> Iterator[str]:
-    """Return the lines of a poll. A poll without new items has none, unless `always` is set."""
+    """Yield the lines of a poll. A poll without new items has none unless `always` is set."""
     handle = one_line(outcome.account.handle)
     match outcome:
         case poll.PollSucceeded():
@@ -228,7 +228,7 @@ def account(found: reports.AccountDetail) -> Iterator[str]:
         ("handle", one_line(account.handle)),
         ("status", f"{account.status}{reason}"),
         ("added", format_when(account.added_at, now)),
-        ("added by", one_line(", ".join(account.origins)) or "no follow list any more"),
+        ("added by", one_line(", ".join(account.origins)) or "none (no longer followed)"),
         ("watermark", stored),
         ("last polled", format_when(account.last_polled_at, now)),
         ("next poll", _account_next_poll(found)),

@@ -1,7 +1,7 @@
 """The ASGI application that `perdure serve` runs, its routing, and its start and stop.
 
-`/mcp` and every other path of the MCP server are the server's. `/health` is ours, and the rest is the
-dashboard's. Paths below `/.well-known` need no token: clients ask there how to get one.
+`/mcp` and the other routes of the MCP server lead to that server, `/health` to `Health`, and all other paths
+to the dashboard. Paths below `/.well-known` need no token, because clients ask there how to get one.
 """
 
 from __future__ import annotations
@@ -9,31 +9,29 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-import os
-import socket
 from collections.abc import AsyncGenerator, Generator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from errno import EADDRINUSE
-from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 import uvicorn
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ...feeds.account import ACCOUNTS
 from ...feeds.api import open_source
 from ...mcp.refusals import not_set_up
+from ...operating.maintenance import measure_write
 from ...storage import Storage
-from ..backends import read_settings_file
+from ...storage.errors import StorageBusy, StorageError, StorageFull, StorageReadOnly, StorageUnavailable
+from ...tasks.snapshot import TASKS
 from ..errors import CommandError
+from ..options import read_settings_file
 from ..output import print_message
 from ..signals import stop_signals
 from .banner import banner
 from .command import ServeOptions
-from .health import Health
 from .poller import FeedPoller
 from .servers import MCP_PATH, HostedServer
 
@@ -42,26 +40,29 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("perdure.serve")
 
-FIRST_PORT, LAST_PORT = 8000, 8099
 HEALTH_PATH = "/health"
 WELL_KNOWN_PATH = "/.well-known/"
 SHUTDOWN_SECONDS = 2
-"""The time that open connections get, after the tasks and pages that they wait for have ended."""
+"""How long open connections may last after the tasks and pages that they wait for have ended."""
 
+_REASONS: dict[type[StorageError], str] = {
+    StorageFull: "the storage is full",
+    StorageReadOnly: "the storage is read-only",
+    StorageBusy: "the storage is locked by other processes",
+    StorageUnavailable: "the storage does not accept writes now",
+}
 _STOPPING = JSONResponse({"status": "stopping"}, 503)
 _UNAUTHORIZED = JSONResponse({"error": "unauthorized"}, 401, {"WWW-Authenticate": "Bearer"})
 
 
 async def run(options: ServeOptions, hosted: HostedServer) -> None:
     """Serve until a signal stops the process."""
-    dashboard = _import_dashboard() if options.dashboard else None
-    poller = await _make_poller(hosted) if options.feeds else None
     recovery = "Running tasks will be recovered by another worker or at the next start."
-    with _bind(options.host, options.port) as listener:
+    with options.bind() as listener:
         async with stop_signals("waiting for running tasks", recovery) as stop:
-            async with _start(hosted, options, dashboard, poller) as app:
+            async with _start(hosted, options) as app:
                 info, tools = await app.storage.info(), await hosted.service.host.tools()
-                address = _base_url(listener, options.host)
+                address = options.base_url(listener)
                 print_message(banner(options, hosted, address, app.storage.name, info, tools))
                 server = HttpServer(app)
                 serving = asyncio.create_task(server.serve([listener]))
@@ -69,14 +70,14 @@ async def run(options: ServeOptions, hosted: HostedServer) -> None:
                 await stop.wait()
                 has_failed = serving.done()
                 server.should_exit = True  # refuses new connections while tasks and pages end
-            await serving  # its error is raised only now, after the tasks were released in good order
+            await serving  # raises an error of the server only now, after everything else ended in good order
     if has_failed:
         raise RuntimeError("the server exited unexpectedly")
     print_message("Stopped. Unfinished tasks resume at the next start.")
 
 
 class HttpServer(uvicorn.Server):
-    """A uvicorn server that leaves signals and the lifespan of the application alone."""
+    """A uvicorn server that handles neither signals nor the lifespan of its application."""
 
     def __init__(self, app: ASGIApp) -> None:
         super().__init__(
@@ -84,7 +85,7 @@ class HttpServer(uvicorn.Server):
                 app,
                 lifespan="off",
                 log_config=None,
-                log_level="critical",  # see `_log_exceptions`; a connection that is cut is not an error
+                log_level="critical",  # see `_log_exceptions`
                 access_log=False,
                 timeout_graceful_shutdown=SHUTDOWN_SECONDS,
             )
@@ -93,42 +94,6 @@ class HttpServer(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Generator[None]:
         yield
-
-
-def _bind(host: str, port: int | None) -> socket.socket:
-    """Return a socket that listens on this port, or on the first free one from 8000.
-
-    Ports are tried in order, so that a restarted server usually gets its old one.
-    """
-    for each in range(FIRST_PORT, LAST_PORT + 1) if port is None else (port,):
-        try:
-            found = socket.getaddrinfo(host, each, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            family, _, _, _, address = found[0]
-            is_dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
-            # it also listens: a port that is only bound can still be taken
-            return socket.create_server(address, family=family, backlog=128, dualstack_ipv6=is_dual)
-        except socket.gaierror as error:
-            raise CommandError(f"invalid --host {host}: {error.strerror}") from error
-        except OSError as error:
-            if error.errno != EADDRINUSE:
-                reason = os.strerror(error.errno or 0)
-                raise CommandError(f"cannot listen on {host}:{each}: {reason}") from error
-    if port is None:
-        raise CommandError(
-            f"ports {FIRST_PORT} to {LAST_PORT} on {host} are all in use; choose one with --port"
-        )
-    raise CommandError(f"port {port} on {host} is in use; choose another with --port, or omit it")
-
-
-def _base_url(listener: socket.socket, host: str) -> str:
-    """Return the URL at which this machine reaches the server: http://host:port."""
-    port = listener.getsockname()[1]
-    with suppress(ValueError):
-        if ip_address(host).is_unspecified:
-            return f"http://127.0.0.1:{port}"
-        if ip_address(host).version == 6:
-            return f"http://[{host}]:{port}"
-    return f"http://{host}:{port}"
 
 
 def _import_dashboard() -> type[Dashboard]:
@@ -141,7 +106,7 @@ def _import_dashboard() -> type[Dashboard]:
 
 
 async def _make_poller(hosted: HostedServer) -> FeedPoller:
-    """Return a poller with the settings of this directory, and check them before anything is opened."""
+    """Return a poller with the settings of the current directory. Check them before anything is opened."""
     settings = read_settings_file()
     if settings.url not in (None, hosted.storage):
         log.warning("ignoring the url of the feeds settings: accounts of the server's own storage are polled")
@@ -150,13 +115,10 @@ async def _make_poller(hosted: HostedServer) -> FeedPoller:
 
 
 @asynccontextmanager
-async def _start(
-    hosted: HostedServer,
-    options: ServeOptions,
-    dashboard_type: type[Dashboard] | None,
-    poller: FeedPoller | None,
-) -> AsyncGenerator[ServeApp]:
-    """Run the server's lifespan, which opens the storage, and then the dashboard and the poller."""
+async def _start(hosted: HostedServer, options: ServeOptions) -> AsyncGenerator[ServeApp]:
+    """Run the server's lifespan, which opens the storage, then the dashboard and the poller."""
+    dashboard_type = _import_dashboard() if options.dashboard else None
+    poller = await _make_poller(hosted) if options.feeds else None
     service, server = hosted.service, _log_exceptions(hosted.app)
     async with hosted.app.router.lifespan_context(hosted.app), AsyncExitStack() as stack:
         if not service.is_joined:
@@ -194,7 +156,7 @@ class ServeApp:
     hosted: HostedServer
     storage: Storage
     server: ASGIApp
-    """The MCP server behind the check of the token."""
+    """The MCP server, with a check of the token if one is required."""
     dashboard: ASGIApp
     """The dashboard, or the MCP server if there is no dashboard."""
     health: Health
@@ -213,14 +175,59 @@ class ServeApp:
         if path == HEALTH_PATH:
             return self.health
         if path.startswith(WELL_KNOWN_PATH):
-            return self.hosted.app  # which answers 404, without a token too
+            return self.hosted.app  # responds with 404, without asking for a token
         return self.dashboard
 
 
-def _log_exceptions(app: ASGIApp) -> ASGIApp:
-    """Return the application with a log of the exceptions that the user's own routes raise.
+class Health:
+    """The ASGI application that reports at `/health` whether the storage can be read and written.
 
-    uvicorn would log them too, but it also logs each connection that is cut at shutdown, so it is silenced.
+    It requires no token and does not name the storage.
+    """
+
+    def __init__(self, storage: Storage, poller: FeedPoller | None = None) -> None:
+        self._storage = storage
+        self._poller = poller
+        self._probe = asyncio.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self.response()
+        await response(scope, receive, send)
+
+    async def response(self) -> Response:
+        try:
+            await self._storage.counts(TASKS, "health", now=0)
+        except StorageError:
+            return JSONResponse({"status": "storage unavailable"}, 503)
+        error = await self._write_error()
+        if error is not None:
+            reason = _REASONS.get(type(error), "the storage failed; see the server log")
+            return JSONResponse({"status": "writes fail", "reason": reason}, 503)
+        if self._poller is None:
+            return JSONResponse({"status": "ok"})
+        # The status stays ok, so that a failing poller does not move the clients to another server.
+        feeds = "not polled; see the server log" if self._poller.is_failing else "polled"
+        return JSONResponse({"status": "ok", "feeds": feeds})
+
+    async def _write_error(self) -> StorageError | None:
+        """Return why writes fail, or None.
+
+        While writes succeed, nothing is written here. After a failure, each request tries one write, because
+        nothing else may be written: a load balancer sends no calls to a server that reports a failure.
+        """
+        if self._storage.write_error is not None and not self._probe.locked():
+            async with self._probe:
+                try:
+                    await measure_write(self._storage, "health")
+                except StorageError as error:
+                    log.warning("writes to the storage fail: %s", error)
+        return self._storage.write_error
+
+
+def _log_exceptions(app: ASGIApp) -> ASGIApp:
+    """Return an application that logs the exceptions of `app`.
+
+    uvicorn is silenced: it would log these too, but also each connection that is cut when the server stops.
     """
 
     async def call(scope: Scope, receive: Receive, send: Send) -> None:
@@ -234,7 +241,7 @@ def _log_exceptions(app: ASGIApp) -> ASGIApp:
 
 
 def _require_token(app: ASGIApp, token: str) -> ASGIApp:
-    """Return the application behind a check of the token in `Authorization: Bearer`."""
+    """Return an application that refuses requests without the token in `Authorization: Bearer`."""
     expected = f"bearer {token}".encode()
 
     async def check(scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,4 +1,4 @@
-"""The message at the start: addresses, tools, and how to connect. It never shows the token."""
+"""The message at the start of the server: addresses, tools, and how to connect. It never shows the token."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SAMPLE_TOOLS = (
 )
 FEEDS = (("feeds", "polled from Bluesky; add accounts of this storage with: perdure feeds add HANDLE"),)
 MAX_OTHER_TOOLS = 10
-"""How many tools are listed as not durable."""
+"""Maximum number of tools that are listed as not durable."""
 BANNER = """\
 {name}, served by perdure
 {facts}
@@ -56,7 +56,7 @@ def banner(
     info: StorageInfo,
     tools: Mapping[str, Durable | None],
 ) -> str:
-    """Return the message. `storage` is the kind of storage: its URL may contain a password."""
+    """Return the message. It names the engine `storage`, not its URL, which may contain a password."""
     endpoint, has_token = address + MCP_PATH, options.token is not None
     durability = "durable" if info.is_shared else "in memory: tasks are lost when the server stops"
     rows = [

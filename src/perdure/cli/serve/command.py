@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from errno import EADDRINUSE
+from ipaddress import ip_address
 from typing import Annotated, Self
 
 import anyio
@@ -14,6 +19,7 @@ from ..errors import CommandError
 from ..options import UrlOption, VerboseOption, refuse_options, storage_url
 from ..output import configure_logging
 
+FIRST_PORT, LAST_PORT = 8000, 8099
 GENERATE_HINT = 'python -c "import secrets; print(secrets.token_urlsafe(24))"'
 _HOST_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 TOKEN_HELP = "Bearer token that clients must send. Required unless the server listens on localhost only."  # noqa: S105
@@ -27,25 +33,17 @@ class ServeOptions:
     allowed_host: Annotated[
         list[str] | None, Option(help="Host name under which a reverse proxy serves this server. Repeatable.")
     ] = None
-    port: Annotated[
-        int | None, Option(min=1, max=65535, help="Port. Default: the first free port from 8000.")
-    ] = None
+    port: Annotated[int | None, Option(min=1, max=65535, help="Default: first free port from 8000.")] = None
     token: Annotated[str | None, Option(envvar="PERDURE_TOKEN", help=TOKEN_HELP)] = None
     dashboard_token: Annotated[
-        str | None,
-        Option(
-            envvar="PERDURE_DASHBOARD_TOKEN",
-            help="Separate token for the dashboard. Default: same as --token.",
-        ),
+        str | None, Option(envvar="PERDURE_DASHBOARD_TOKEN", help="Token of the dashboard. Default: --token.")
     ] = None
     read_only: Annotated[bool, Option("--read-only", help="Make the dashboard read-only.")] = False
     dashboard: Annotated[bool, Option(help="Serve the dashboard at /.")] = True
-    feeds: Annotated[
-        bool, Option("--feeds", help="Also poll the Bluesky accounts of the storage: see `perdure feeds`.")
-    ] = False
+    feeds: Annotated[bool, Option("--feeds", help="Also poll the Bluesky accounts of the storage.")] = False
 
     def validated(self) -> Self:
-        """Return the options with valid tokens, an empty one as None. Raise CommandError for invalid ones.
+        """Return the options with an empty token as None. Raise CommandError if a token is invalid.
 
         A server that other machines can reach must have a token.
         """
@@ -65,9 +63,8 @@ class ServeOptions:
     def allowed_hosts(self) -> tuple[str, ...] | None:
         """The host names that requests may use, or None for any.
 
-        A local server accepts only known names. Otherwise a web page elsewhere could make its own name
-        resolve to this machine. A server that other machines reach can have any name, and is protected by its
-        token.
+        A local server accepts only known names. Otherwise another website could make its own name resolve to
+        this machine. A server that other machines reach can have any name, and is protected by its token.
         """
         others = self.allowed_host or ()
         if not others and not is_loopback(self.host):
@@ -81,9 +78,42 @@ class ServeOptions:
     def effective_dashboard_token(self) -> str | None:
         return self.token if self.dashboard_token is None else self.dashboard_token
 
+    def bind(self) -> socket.socket:
+        """Return a socket that listens on the port, or on the first free one from 8000.
+
+        Ports are tried in order, so that a restarted server usually gets its old one.
+        """
+        host, ports = self.host, range(FIRST_PORT, LAST_PORT + 1) if self.port is None else (self.port,)
+        for port in ports:
+            try:
+                found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+                family, _, _, _, address = found[0]
+                is_dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+                # This also starts listening: another process can still take a port that is only bound.
+                return socket.create_server(address, family=family, backlog=128, dualstack_ipv6=is_dual)
+            except socket.gaierror as error:
+                raise CommandError(f"invalid --host {host}: {error.strerror}") from error
+            except OSError as error:
+                if error.errno != EADDRINUSE:
+                    reason = os.strerror(error.errno or 0)
+                    raise CommandError(f"cannot listen on {host}:{port}: {reason}") from error
+        if self.port is not None:
+            raise CommandError(f"port {self.port} on {host} is in use; choose another with --port or omit it")
+        raise CommandError(f"ports {FIRST_PORT} to {LAST_PORT} on {host} are in use; choose one with --port")
+
+    def base_url(self, listener: socket.socket) -> str:
+        """Return the URL at which this machine reaches the server: http://host:port."""
+        host = self.host
+        with suppress(ValueError):
+            if ip_address(host).is_unspecified:
+                host = "127.0.0.1"
+            elif ip_address(host).version == 6:
+                host = f"[{host}]"
+        return f"http://{host}:{listener.getsockname()[1]}"
+
 
 def _validate_token(what: str, token: str | None) -> str | None:
-    """Return a token that fits into a header and is hard to guess, or None if there is none."""
+    """Return the token, or None if it is empty. Refuse one that a header cannot contain or that is short."""
     if not token:
         return None
     if not token.isascii() or not token.isprintable() or " " in token:
@@ -102,9 +132,7 @@ def serve(
     ] = None,
     *,
     url: UrlOption = None,
-    sample_feeds: Annotated[
-        bool, Option(help="Use simulated feeds; --no-sample-feeds reads Bluesky.")
-    ] = True,
+    sample_feeds: Annotated[bool, Option(help="Use simulated feeds instead of Bluesky.")] = True,
     verbose: VerboseOption = False,
     options: ServeOptions,
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 
 import anyio
 
@@ -20,21 +21,21 @@ from ..signals import run_in_background
 log = logging.getLogger("perdure.feeds")
 
 MIN_RESTART_SECONDS, MAX_RESTART_SECONDS = 60.0, 3600.0
-"""The time before a failed poller restarts. It doubles each time, because sources limit logins."""
+"""The time before a failed poller restarts. It doubles after each failure, because sources limit logins."""
 
 
+@dataclass
 class FeedPoller:
     """A poller that runs as long as the server, and restarts after failures."""
 
-    def __init__(self, settings: FeedSettings, *, simulated: bool) -> None:
-        """With `simulated`, the accounts of the sample feeds are polled too, which Bluesky does not know."""
-        self._settings = settings
-        self._simulated = simulated
-        self.is_failing = False
-        """Whether the poller failed as a whole and has polled nothing since."""
+    settings: FeedSettings
+    simulated: bool
+    """Whether to poll the accounts of the sample feeds too, which do not exist on Bluesky."""
+    is_failing: bool = False
+    """Whether the poller has failed and has polled no account since."""
 
     def running(self, storage: Storage) -> AbstractAsyncContextManager[object]:
-        """Poll in the background; at the end, release the accounts before the storage is closed."""
+        """Poll until the block ends, then release the accounts. The storage must still be open."""
         return run_in_background(self._poll_forever(FeedStore(storage)))
 
     async def _poll_forever(self, store: FeedStore) -> None:
@@ -56,10 +57,10 @@ class FeedPoller:
             delay = min(2 * delay, MAX_RESTART_SECONDS)
 
     async def _poll(self, store: FeedStore) -> None:
-        async with open_source(self._settings) as opened:
-            source = with_simulated(opened) if self._simulated else opened
+        async with open_source(self.settings) as opened:
+            source = with_simulated(opened) if self.simulated else opened
             log.info("polling %s", source.name)
-            await Feeds(store, self._settings, source=source).run(on_outcome=self._log)
+            await Feeds(store, self.settings, source=source).run(on_outcome=self._log)
 
     def _log(self, outcome: PollOutcome) -> None:
         self.is_failing = False

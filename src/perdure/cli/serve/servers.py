@@ -1,4 +1,4 @@
-"""The MCP server to serve: the sample server, or the user's own."""
+"""The MCP server to serve: the sample server, or a server of the user."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from ...runtime import App
 from ...samples import SampleFeeds, make_server, simulated_feeds
 from ...samples.server import DEMO_CONFIG
 from ...tasks import Owner
-from ..backends import read_settings_file
 from ..errors import CommandError
 from ..importer import load
+from ..options import read_settings_file
 from .command import ServeOptions
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def sample_server(url: str, options: ServeOptions, *, simulated: bool) -> Hosted
 
 
 def load_server(name: str, allowed_hosts: AllowedHosts) -> HostedServer:
-    """Return the user's own server."""
+    """Import the user's own server."""
     found = load(name, "server")
     if isinstance(found, MCPServer):
         return _host(cast("MCPServer[Any]", found), name, ATTACH_TO_MCPSERVER, allowed_hosts)
@@ -95,8 +95,10 @@ def _host(
 
 
 def _security(allowed_hosts: AllowedHosts) -> TransportSecuritySettings:
-    """Allow these host names with and without a port. The SDK's default only knows names with a port, and
-    allows every name on loopback addresses other than 127.0.0.1 and ::1.
+    """Return settings that allow these host names with and without a port.
+
+    By default, the SDK allows names with a port only, and any name on loopback addresses other than 127.0.0.1
+    and ::1.
     """
     if allowed_hosts is None:
         return TransportSecuritySettings(enable_dns_rebinding_protection=False)
@@ -106,7 +108,7 @@ def _security(allowed_hosts: AllowedHosts) -> TransportSecuritySettings:
 
 
 def _origins(hosts: Iterable[str]) -> list[str]:
-    # a proxy may terminate TLS
+    # The scheme can be https, because a proxy may terminate TLS.
     return [f"{scheme}://{each}" for each in hosts for scheme in ("http", "https")]
 
 
@@ -125,7 +127,7 @@ def _host_fastmcp(server: FastMCP[Any], name: str, allowed_hosts: AllowedHosts) 
 
 
 def _find_service(middleware: Sequence[object], name: str, advice: str) -> Service:
-    """Return the tasks that are attached to a server as middleware."""
+    """Return the service of the Tasks object that is attached to a server as middleware."""
     for each in middleware:
         if isinstance(each, Middleware):
             if not each.service.serves_methods:

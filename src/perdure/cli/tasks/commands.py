@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, TypeVar
 
 import anyio
@@ -13,11 +12,11 @@ import typer
 from typer import Argument, Option
 
 from ...operating import Operator, TaskChanges, TaskSummary, TaskSummaryPage
+from ...storage import open_storage
 from ...storage.clock import SECOND, system_clock
 from ...storage.errors import PerdureError
 from ...tasks import Status
 from ...tasks.errors import MalformedAnswer, NotFound
-from ..backends import open_operator
 from ..errors import CommandError
 from ..options import CommonOptions, DryRunOption, command, past_time
 from ..output import one_line, plural, print_json, print_message, stdout
@@ -26,17 +25,13 @@ from .prompt import build_answer, choose_question
 
 T = TypeVar("T")
 
-tasks = typer.Typer(
-    name="tasks",
-    no_args_is_help=True,
-    help="List, show, watch, cancel, answer and purge the tasks of all owners.",
-)
+tasks = typer.Typer(name="tasks", no_args_is_help=True, help="Show and manage the tasks of all owners.")
 
 
-def _complete_task_id(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+def _complete_id(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """Return ids and descriptions of the newest tasks, for shell completion."""
     try:
-        page = anyio.run(partial(_run, context.params.get("url"), lambda operator: operator.tasks(limit=100)))
+        page = TaskOptions(url=context.params.get("url")).run(lambda operator: operator.tasks(limit=100))
     except (PerdureError, CommandError):
         return []
     return [
@@ -48,10 +43,8 @@ def _complete_task_id(context: typer.Context, incomplete: str) -> list[tuple[str
 
 TASK_HELP = "Task id, or at least its first 6 characters."
 WATCH_HELP = "Task to watch. Default: the newest tasks."
-TaskArgument = Annotated[str, Argument(metavar="ID", help=TASK_HELP, autocompletion=_complete_task_id)]
-OptionalTask = Annotated[
-    str | None, Argument(metavar="ID", help=WATCH_HELP, autocompletion=_complete_task_id)
-]
+TaskArgument = Annotated[str, Argument(metavar="ID", help=TASK_HELP, autocompletion=_complete_id)]
+OptionalTask = Annotated[str | None, Argument(metavar="ID", help=WATCH_HELP, autocompletion=_complete_id)]
 StatusOption = Annotated[list[Status] | None, Option(help="Show only this status. Repeatable.")]
 NameOption = Annotated[str | None, Option(help="Show only this tool, function or method.")]
 LimitOption = Annotated[int, Option(min=1, max=200, help="Maximum number of results.")]
@@ -62,9 +55,9 @@ class TaskOptions(CommonOptions):
     """The options of every command on tasks."""
 
     def run(self, work: Callable[[Operator], Awaitable[T]]) -> T:
-        """Run `work` with an `Operator` of the storage. Replace errors whose texts are meant for clients."""
+        """Run `work` with an `Operator` of the storage. Replace errors that are worded for clients."""
         try:
-            return anyio.run(_run, self.url, work)
+            return anyio.run(_run, self.existing_storage(), work)
         except NotFound as error:
             raise CommandError("task not found; list tasks with `perdure tasks list`") from error
         except MalformedAnswer as error:
@@ -72,9 +65,9 @@ class TaskOptions(CommonOptions):
             raise CommandError(f"invalid answer: {one_line(error.reason)}; {hint}") from error
 
 
-async def _run(url: str | None, work: Callable[[Operator], Awaitable[T]]) -> T:
-    async with open_operator(url) as operator:
-        return await work(operator)
+async def _run(url: str, work: Callable[[Operator], Awaitable[T]]) -> T:
+    async with await open_storage(url) as storage:
+        return await work(Operator(storage))
 
 
 @command(tasks, "list")
@@ -138,7 +131,7 @@ def watch(
         return last and last.page.tasks[0].status
 
     try:
-        if options.run(work) is not Status.COMPLETED:  # only the watch of one task ends
+        if options.run(work) is not Status.COMPLETED:  # the newest tasks are watched forever
             raise typer.Exit(1)
     except KeyboardInterrupt:
         return
@@ -184,9 +177,7 @@ def answer(
     fields: Annotated[list[str] | None, Argument(metavar="NAME=VALUE", help="Fields of the form.")] = None,
     *,
     key: Annotated[str | None, Option(help="Key of the question, if several are open.")] = None,
-    value: Annotated[
-        str | None, Option(metavar="JSON", help="The answer as JSON: all form fields, or a complete result.")
-    ] = None,
+    value: Annotated[str | None, Option(metavar="JSON", help="All form fields or a complete result.")] = None,
     decline: Annotated[bool, Option("--decline", help="Decline to answer.")] = False,
     options: TaskOptions,
 ) -> None:
@@ -213,7 +204,7 @@ def purge(
     *,
     older_than: Annotated[
         str | None,
-        Option(metavar="TIME", help="Also delete finished tasks older than this (7d, 2026-11-01)."),
+        Option(metavar="TIME", help="Also delete tasks that finished before this (7d, 2026-11-01)."),
     ] = None,
     dry_run: DryRunOption = False,
     options: TaskOptions,

@@ -15,18 +15,17 @@ from ..output import one_line, print_message
 
 
 def choose_question(detail: TaskDetail, key: str | None) -> Question:
-    by_key = {question.key: question for question in detail.questions}
-    if key is None and len(by_key) == 1:
-        return detail.questions[0]
-    if key in by_key:
-        return by_key[key]
-    raise CommandError(f"choose an open question with --key: {_joined(by_key)}")
+    found = [question for question in detail.questions if key in (None, question.key)]
+    if len(found) == 1:
+        return found[0]
+    keys = _joined(question.key for question in detail.questions)
+    raise CommandError(f"choose an open question with --key: {keys}")
 
 
 def build_answer(
     question: Question, *, value: str | None = None, fields: Sequence[str] = (), decline: bool = False
 ) -> Json:
-    """Return the answer as a result of the kind that the question asks for. Without one, prompt for it."""
+    """Return the answer as a result of the kind that the question needs. If none is given, prompt for it."""
     is_given = value is not None or bool(fields)
     if decline:
         return {"action": "decline"}
@@ -59,7 +58,7 @@ def _parse_value(text: str) -> Json:
 
 
 def _parse_fields(question: Question, fields: Sequence[str]) -> dict[str, Json]:
-    """Return the values of NAME=VALUE arguments. A list has one argument for each choice."""
+    """Return the values of NAME=VALUE arguments. A field with several choices has several arguments."""
     texts: dict[str, list[str]] = {}
     for field in fields:
         name, equals, text = field.partition("=")
@@ -83,7 +82,7 @@ def _parse_field(field: FormField, texts: Sequence[str]) -> Json:
         value = parse_field(field, texts)
     except ValueError as error:
         raise CommandError(f"{name} {error}") from error
-    if value is None or not any(texts):  # an unchecked box of a page is false; here nothing was typed
+    if value is None or not any(texts):  # no text is False for an unchecked box, but an error here
         raise CommandError(f"{name} is required")
     return value
 
@@ -92,7 +91,7 @@ def _parse_field(field: FormField, texts: Sequence[str]) -> Json:
 
 
 def _prompt_answer(question: Question) -> Json:
-    """Prompt for each field, or for the consent to a step at a URL. Ctrl+C leaves the question open."""
+    """Prompt for each field, or for consent if there is no form. Ctrl+C leaves the question open."""
     print_message(one_line(question.message))
     if question.schema is None:
         if question.external_url is not None:
