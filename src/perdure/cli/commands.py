@@ -10,8 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as package_version
+from importlib import metadata
 from typing import Annotated
 
 import anyio
@@ -144,9 +143,7 @@ def _warn_about_claims(live: LiveClaims) -> None:
 @command(commands)
 def doctor(
     *,
-    repair: Annotated[
-        bool, Option("--repair", help="Repair wrong counters and quarantine damaged records.")
-    ] = False,
+    repair: Annotated[bool, Option("--repair", help="Fix counters and quarantine damaged records.")] = False,
     options: CommonOptions,
 ) -> None:
     """Check a storage for damage and reclaim space. Exit with 1 if problems remain."""
@@ -186,6 +183,6 @@ def _versions() -> str:
 
 def _version(package: str) -> str:
     try:
-        return package_version(package)
-    except PackageNotFoundError:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
         return "unknown"

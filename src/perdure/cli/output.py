@@ -33,9 +33,6 @@ def print_message(text: str) -> None:
     stderr.print(strip_control(text), soft_wrap=True, markup=False)
 
 
-# Text
-
-
 def one_line(text: str) -> str:
     """Return a text on one line, without control characters."""
     return "".join(filter(str.isprintable, " ".join(text.split())))
@@ -61,9 +58,6 @@ def key_values(*rows: tuple[str, str]) -> Iterator[str]:
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         yield f"{name:<{width}}  {value}"
-
-
-# JSON
 
 
 def print_json(value: object) -> None:
@@ -130,9 +124,6 @@ def escape_control(document: str) -> str:
     )
 
 
-# Logs
-
-
 class SanitizingFormatter(logging.Formatter):
     """A formatter that removes control characters."""
 
@@ -144,8 +135,7 @@ def configure_logging(*, verbose: bool = False) -> None:
     """Log to standard error: in colour on a terminal, otherwise in lines with time and level."""
     colour = stderr.is_terminal
     handler = RichHandler(console=stderr, show_path=False) if colour else logging.StreamHandler()
-    handler.setFormatter(
-        SanitizingFormatter("%(message)s" if colour else "%(asctime)s %(levelname)s %(message)s")
-    )
+    layout = "%(message)s" if colour else "%(asctime)s %(levelname)s %(message)s"
+    handler.setFormatter(SanitizingFormatter(layout))
     logging.basicConfig(handlers=[handler])
     logging.getLogger("perdure").setLevel(logging.DEBUG if verbose else logging.INFO)

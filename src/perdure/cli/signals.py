@@ -46,8 +46,7 @@ async def stop_signals(
 async def run_in_background(work: Coroutine[None, None, T]) -> AsyncGenerator[asyncio.Task[T]]:
     """Run `work` until the block ends. Its errors do not end the block.
 
-    At the end, `work` is cancelled once, as a task, and awaited. A cancel scope would also cancel the release
-    of its leases.
+    `work` is cancelled once, as a task, and awaited: a cancel scope would also cancel the release of leases.
     """
     task = asyncio.create_task(work)
     try:

@@ -39,8 +39,6 @@ LimitOption = Annotated[int, Option(min=1, help="Maximum number of results.")]
 
 @dataclass(frozen=True, kw_only=True)
 class FeedOptions(CommonOptions):
-    """The options of every command on feeds."""
-
     settings: Annotated[Path | None, Option(metavar="FILE", help=SETTINGS_HELP)] = None
 
     def run(self, work: Callable[[Feeds], Awaitable[T]]) -> T:
@@ -52,8 +50,6 @@ class FeedOptions(CommonOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeOptions(FeedOptions):
-    """The options of commands that change something."""
-
     dry_run: DryRunOption = False
 
     def run_and_create(self, change: Callable[[Feeds], Awaitable[ChangeReport]]) -> ChangeReport:
@@ -74,6 +70,10 @@ class ChangeOptions(FeedOptions):
 
         return anyio.run(_run, "memory:", settings, change_and_create)
 
+    def preview(self, accounts: Sequence[AccountSummary]) -> None:
+        """Print which accounts a command would poll."""
+        self.print({"dry_run": True, "accounts": accounts}, render.preview(accounts))
+
     def print_changes(self, report: ChangeReport, lines: Iterable[str] | None = None) -> None:
         self.print(report, render.changes(report) if lines is None else lines)
         if self.dry_run and not self.json:
@@ -84,9 +84,6 @@ async def _run(url: str, settings: FeedSettings, work: Callable[[Feeds], Awaitab
     async with Feeds.open(url, settings) as opened:
         opened.rate_limiter.on_wait = progress.print_wait
         return await work(opened)
-
-
-# Accounts
 
 
 @command(feeds)
@@ -153,9 +150,6 @@ def reset(account: AccountArgument, *, options: ChangeOptions) -> None:
     options.print_changes(options.run(partial(Feeds.reset, names=[account], dry_run=options.dry_run)))
 
 
-# Polls
-
-
 @command(feeds)
 def run(*, verbose: VerboseOption = False, options: ChangeOptions) -> None:
     """Poll all accounts, each at its own interval, until stopped (Ctrl+C or SIGTERM).
@@ -164,7 +158,7 @@ def run(*, verbose: VerboseOption = False, options: ChangeOptions) -> None:
     """
     configure_logging(verbose=verbose)
     if options.dry_run:
-        _preview(options.run(Feeds.due_accounts), options)
+        options.preview(options.run(Feeds.due_accounts))
     else:
         options.run(partial(progress.run, json=options.json))
 
@@ -174,7 +168,7 @@ def once(*, verbose: VerboseOption = False, options: ChangeOptions) -> None:
     """Poll every account once, due or not. Exit with 1 if no account could be polled."""
     configure_logging(verbose=verbose)
     if options.dry_run:
-        _preview(options.run(Feeds.pollable_accounts), options)
+        options.preview(options.run(Feeds.pollable_accounts))
     elif not options.run(partial(progress.run_once, json=options.json)):
         raise typer.Exit(1)
 
@@ -185,17 +179,12 @@ def poll(account: AccountArgument, *, options: ChangeOptions) -> None:
     configure_logging()
     if options.dry_run:
         found = options.run(partial(Feeds.account, name=account))
-        _preview([AccountSummary.from_account(found.account)], options)
+        options.preview([AccountSummary.from_account(found.account)])
         return
     outcome = options.run(partial(Feeds.poll, name=account))
     options.print(render.outcome_event(outcome), render.outcome(outcome, always=True))
     if not isinstance(outcome, PollSucceeded):
         raise typer.Exit(1)
-
-
-def _preview(accounts: Sequence[AccountSummary], options: ChangeOptions) -> None:
-    """Print which accounts a command would poll."""
-    options.print({"dry_run": True, "accounts": accounts}, render.preview(accounts))
 
 
 @command(feeds)
@@ -247,9 +236,6 @@ def audit(
         print_json({"audits": audits, "dry_run": options.dry_run})
     if any(each.is_failure for each in audits):
         raise typer.Exit(1)
-
-
-# Views
 
 
 @command(feeds)

@@ -70,10 +70,6 @@ def print_wait(reason: str, until: Micros) -> None:
     print_message(f"waiting until {format_clock(until)}: {one_line(reason)}")
 
 
-def _print_wait_event(reason: str, until: Micros) -> None:
-    print_json({"event": "wait", "reason": reason, "until": iso(until)})
-
-
 class PollLog:
     """Prints a line for each poll that found something or failed, or a JSON event for every poll.
 
@@ -92,7 +88,7 @@ class PollLog:
         self._spinner = Spinner("dots")
         self._json = json
         if json:
-            limiter.on_wait = _print_wait_event
+            limiter.on_wait = self._print_wait
 
     def live(self) -> AbstractContextManager[object]:
         """Show the progress in a terminal until the block ends."""
@@ -167,6 +163,9 @@ class PollLog:
         self._print("; ".join(parts))
         for alarm in alarms:
             self.alarm(alarm, "raised")
+
+    def _print_wait(self, reason: str, until: Micros) -> None:
+        print_json({"event": "wait", "reason": reason, "until": iso(until)})
 
     def _print(self, line: str) -> None:
         if not (stderr.is_interactive and sys.stdout.isatty()):

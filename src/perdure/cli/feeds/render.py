@@ -17,9 +17,6 @@ MAX_SHARERS = 8
 """Maximum number of accounts that are named for a link."""
 
 
-# Changes
-
-
 def changes(report: reports.ChangeReport) -> Iterator[str]:
     for change in report.changes:
         handle, note = one_line(change.handle), one_line(change.note)
@@ -39,9 +36,6 @@ def follow_list(actor: str, report: reports.ChangeReport, *, prune: bool) -> Ite
     yield f"{actor} follows {plural(len(report.changes) - suspended, 'account')}: {', '.join(counts)}"
     if prune:
         yield f"{plural(suspended, 'account')} {would}suspended: no longer followed by {actor}"
-
-
-# Polls
 
 
 def outcome_event(outcome: PollOutcome) -> dict[str, object]:
@@ -159,9 +153,6 @@ def _audit_counts(found: reports.AuditReport, *, history: bool, remove: bool, dr
         yield f"{found.invalid_records} invalid"
 
 
-# Accounts
-
-
 def status(found: reports.FeedStatus) -> Iterator[str]:
     summary = found.summary
     if not summary.accounts:
@@ -253,9 +244,6 @@ def _account_next_poll(found: reports.AccountDetail) -> str:
     if account.status is AccountStatus.SUSPENDED:
         return "none (suspended)"
     return _next_poll(account.next_poll_at, found.now)
-
-
-# Items and links
 
 
 def item(found: reports.FeedItem) -> Iterator[str]:

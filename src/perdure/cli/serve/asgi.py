@@ -80,16 +80,15 @@ class HttpServer(uvicorn.Server):
     """A uvicorn server that handles neither signals nor the lifespan of its application."""
 
     def __init__(self, app: ASGIApp) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,
-                lifespan="off",
-                log_config=None,
-                log_level="critical",  # see `_log_exceptions`
-                access_log=False,
-                timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-            )
+        config = uvicorn.Config(
+            app,
+            lifespan="off",
+            log_config=None,
+            log_level="critical",  # see `_log_exceptions`
+            access_log=False,
+            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )
+        super().__init__(config)
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -125,7 +124,7 @@ async def _start(hosted: HostedServer, options: ServeOptions) -> AsyncGenerator[
             raise CommandError(not_set_up("lifespan=tasks.lifespan").error.message)
         storage = service.runtime.store.storage
         is_protected = hosted.authenticates_clients and service.host.is_authenticated
-        if options.token is not None and not is_protected:
+        if options.token and not is_protected:
             server = _require_token(server, options.token)
         dashboard = server
         if dashboard_type is not None:

@@ -57,10 +57,14 @@ def banner(
     tools: Mapping[str, Durable | None],
 ) -> str:
     """Return the message. It names the engine `storage`, not its URL, which may contain a password."""
-    endpoint, has_token = address + MCP_PATH, options.token is not None
+    endpoint, has_token = address + MCP_PATH, bool(options.token)
     durability = "durable" if info.is_shared else "in memory: tasks are lost when the server stops"
+    notes = ["read-only"] * options.read_only
+    if options.effective_dashboard_token:
+        notes.append("separate token" if options.dashboard_token else "token required")
+    note = f"   ({', '.join(notes)})" if notes else ""
     rows = [
-        *_dashboard(options, address),
+        *([("dashboard", f"{address}/{note}")] if options.dashboard else ()),
         ("MCP", f"{endpoint}   (streamable HTTP; 2026-07-28 and 2025-11-25)"),
         ("storage", f"{info.path or storage}   ({durability})"),
         *(FEEDS if options.feeds else ()),
@@ -78,14 +82,6 @@ def banner(
         call='call_tool("build_report", {"year": 2026})' if hosted.is_sample else "list_tools()",
         hint=KILL_HINT.format(os.getpid()) if hosted.is_sample and info.is_shared else "",
     )
-
-
-def _dashboard(options: ServeOptions, address: str) -> Iterator[tuple[str, str]]:
-    if options.dashboard:
-        notes = ["read-only"] * options.read_only
-        if options.effective_dashboard_token is not None:
-            notes.append("separate token" if options.dashboard_token else "token required")
-        yield "dashboard", f"{address}/" + (f"   ({', '.join(notes)})" if notes else "")
 
 
 def _durable_tools(tools: Mapping[str, Durable | None]) -> Iterator[tuple[str, str]]:

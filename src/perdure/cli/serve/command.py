@@ -6,10 +6,10 @@ import os
 import re
 import socket
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from errno import EADDRINUSE
 from ipaddress import ip_address
-from typing import Annotated, Self
+from typing import Annotated
 
 import anyio
 from typer import Argument, Context, Option
@@ -42,22 +42,20 @@ class ServeOptions:
     dashboard: Annotated[bool, Option(help="Serve the dashboard at /.")] = True
     feeds: Annotated[bool, Option("--feeds", help="Also poll the Bluesky accounts of the storage.")] = False
 
-    def validated(self) -> Self:
-        """Return the options with an empty token as None. Raise CommandError if a token is invalid.
-
-        A server that other machines can reach must have a token.
-        """
+    def check_tokens(self) -> None:
+        """Refuse invalid tokens, and a server without a token that other machines can reach."""
         others = [*(self.allowed_host or ()), *([] if is_loopback(self.host) else [self.host])]
         if others and not self.token:
             raise CommandError(
                 f"{others[0]} is reachable from other machines, so a token is required; "
                 f"set --token or PERDURE_TOKEN; generate a token with: {GENERATE_HINT}"
             )
-        return replace(
-            self,
-            token=_validate_token("token", self.token),
-            dashboard_token=_validate_token("dashboard token", self.dashboard_token),
-        )
+        for name, token in (("token", self.token), ("dashboard token", self.dashboard_token)):
+            if token and (not token.isascii() or not token.isprintable() or " " in token):
+                raise CommandError(f"the {name} must be printable ASCII without spaces")
+            if token and len(token) < MIN_TOKEN_LENGTH:
+                limit = f"at least {MIN_TOKEN_LENGTH} characters"
+                raise CommandError(f"the {name} must have {limit}; generate one with: {GENERATE_HINT}")
 
     @property
     def allowed_hosts(self) -> tuple[str, ...] | None:
@@ -76,7 +74,7 @@ class ServeOptions:
 
     @property
     def effective_dashboard_token(self) -> str | None:
-        return self.token if self.dashboard_token is None else self.dashboard_token
+        return self.dashboard_token or self.token or None
 
     def bind(self) -> socket.socket:
         """Return a socket that listens on the port, or on the first free one from 8000.
@@ -112,24 +110,9 @@ class ServeOptions:
         return f"http://{host}:{listener.getsockname()[1]}"
 
 
-def _validate_token(what: str, token: str | None) -> str | None:
-    """Return the token, or None if it is empty. Refuse one that a header cannot contain or that is short."""
-    if not token:
-        return None
-    if not token.isascii() or not token.isprintable() or " " in token:
-        raise CommandError(f"the {what} must be printable ASCII without spaces")
-    if len(token) < MIN_TOKEN_LENGTH:
-        raise CommandError(
-            f"the {what} must have at least {MIN_TOKEN_LENGTH} characters; generate one with: {GENERATE_HINT}"
-        )
-    return token
-
-
 def serve(
     context: Context,
-    server: Annotated[
-        str | None, Argument(metavar="MODULE:SERVER", help="Your MCP server. Default: a sample server.")
-    ] = None,
+    server: Annotated[str | None, Argument(metavar="MODULE:SERVER", help="Default: a sample server.")] = None,
     *,
     url: UrlOption = None,
     sample_feeds: Annotated[bool, Option(help="Use simulated feeds instead of Bluesky.")] = True,
@@ -138,7 +121,7 @@ def serve(
 ) -> None:
     """Serve an MCP server and its dashboard over HTTP until stopped (Ctrl+C or SIGTERM)."""
     configure_logging(verbose=verbose)
-    options = options.validated()
+    options.check_tokens()
     if server is not None:
         refuse_options(context, server, "url", "sample_feeds")
     # MCP takes long to import, and the other commands do not need it

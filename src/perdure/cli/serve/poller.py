@@ -44,7 +44,10 @@ class FeedPoller:
             started = time.monotonic()
             reason = "the poller failed"
             try:
-                await self._poll(store)
+                async with open_source(self.settings) as opened:
+                    source = with_simulated(opened) if self.simulated else opened
+                    log.info("polling %s", source.name)
+                    await Feeds(store, self.settings, source=source).run(on_outcome=self._log)
             except PerdureError as error:
                 reason = error_message(error)
             except Exception:  # a defect of the poller must not stop the server
@@ -55,12 +58,6 @@ class FeedPoller:
             log.error("feeds are not polled: %s; the next attempt is in %.0f s", reason, delay)
             await anyio.sleep(delay)
             delay = min(2 * delay, MAX_RESTART_SECONDS)
-
-    async def _poll(self, store: FeedStore) -> None:
-        async with open_source(self.settings) as opened:
-            source = with_simulated(opened) if self.simulated else opened
-            log.info("polling %s", source.name)
-            await Feeds(store, self.settings, source=source).run(on_outcome=self._log)
 
     def _log(self, outcome: PollOutcome) -> None:
         self.is_failing = False

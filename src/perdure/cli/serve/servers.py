@@ -44,8 +44,8 @@ class HostedServer:
     app: Starlette
     service: Service
     authenticates_clients: bool = True
-    """Whether the app includes the authentication that its server declares. The clients of a
-    low-level server are authenticated by the user's own transport, which is not used here.
+    """Whether the app authenticates clients if its server declares that. For a low-level server, this is done
+    by the user's own transport, which is not used here.
     """
     storage: str | None = None
     """The URL of the sample server's storage. None for the user's own server."""
@@ -57,8 +57,7 @@ class HostedServer:
 
 def sample_server(url: str, options: ServeOptions, *, simulated: bool) -> HostedServer:
     """Return a server with sample tools on this storage."""
-    has_token = options.token is not None
-    tasks = Tasks(url, runtime=DEMO_CONFIG, identify=(lambda _: TOKEN_OWNER) if has_token else None)
+    tasks = Tasks(url, runtime=DEMO_CONFIG, identify=(lambda _: TOKEN_OWNER) if options.token else None)
     feeds = simulated_feeds() if simulated else SampleFeeds(settings=read_settings_file())
     server = make_server(tasks, feeds)
     return replace(_host(server, server.name, ATTACH_TO_MCPSERVER, options.allowed_hosts), storage=url)
@@ -88,9 +87,8 @@ def load_server(name: str, allowed_hosts: AllowedHosts) -> HostedServer:
 def _host(
     server: MCPServer[Any] | Server[Any], name: str, advice: str, allowed_hosts: AllowedHosts
 ) -> HostedServer:
-    app = server.streamable_http_app(
-        streamable_http_path=MCP_PATH, transport_security=_security(allowed_hosts)
-    )
+    security = _security(allowed_hosts)
+    app = server.streamable_http_app(streamable_http_path=MCP_PATH, transport_security=security)
     return HostedServer(name=server.name, app=app, service=_find_service(server.middleware, name, advice))
 
 

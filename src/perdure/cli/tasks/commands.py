@@ -52,8 +52,6 @@ LimitOption = Annotated[int, Option(min=1, max=200, help="Maximum number of resu
 
 @dataclass(frozen=True, kw_only=True)
 class TaskOptions(CommonOptions):
-    """The options of every command on tasks."""
-
     def run(self, work: Callable[[Operator], Awaitable[T]]) -> T:
         """Run `work` with an `Operator` of the storage. Replace errors that are worded for clients."""
         try:
@@ -191,20 +189,17 @@ def answer(
     question = choose_question(detail, key)
     reply = build_answer(question, value=value, fields=fields or (), decline=decline)
     found = detail.summary
-    answered = options.run(
-        lambda operator: operator.answer(found.locator, found.task_id, question.key, reply)
-    )
-    still_open = answered.open_questions
+    result = options.run(lambda operator: operator.answer(found.locator, found.task_id, question.key, reply))
+    still_open = result.open_questions
     text = f"{plural(still_open, 'question')} still open." if still_open else "The task resumes."
-    options.print(answered, [f"Answered. {text}"])
+    options.print(result, [f"Answered. {text}"])
 
 
 @command(tasks)
 def purge(
     *,
     older_than: Annotated[
-        str | None,
-        Option(metavar="TIME", help="Also delete tasks that finished before this (7d, 2026-11-01)."),
+        str | None, Option(metavar="TIME", help="Also delete tasks finished before this (7d, 2026-11-01).")
     ] = None,
     dry_run: DryRunOption = False,
     options: TaskOptions,

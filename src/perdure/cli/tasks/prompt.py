@@ -87,9 +87,6 @@ def _parse_field(field: FormField, texts: Sequence[str]) -> Json:
     return value
 
 
-# In a terminal
-
-
 def _prompt_answer(question: Question) -> Json:
     """Prompt for each field, or for consent if there is no form. Ctrl+C leaves the question open."""
     print_message(one_line(question.message))
@@ -119,10 +116,10 @@ def _label(field: FormField) -> str:
     if field.description:
         label += f" ({one_line(field.description)})"
     if field.choices:
-        choices = (
+        labels = (
             each.key if each.key == each.label else f"{each.key} ({each.label})" for each in field.choices
         )
-        label += f" [{_joined(choices)}]"
+        label += f" [{_joined(labels)}]"
     if field.control == "boolean":
         label += " [yes, no]"
     if field.default is not None:

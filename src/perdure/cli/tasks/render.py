@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ...operating import NewerTask, Question, Stats, TaskChanges, TaskDetail, TaskSummary, outcome_json
+from ...operating import NewerTask, Stats, TaskChanges, TaskDetail, TaskSummary, outcome_json
 from ...operating.times import format_clock, format_duration, format_when, iso
 from ...storage import Micros
 from ...storage.clock import SECOND
@@ -33,9 +33,6 @@ _COLOURS = {
     "failed": "red",
     "cancelled": "yellow",
 }
-
-
-# Lists
 
 
 def task_line(task: TaskSummary) -> str:
@@ -92,9 +89,6 @@ def _progress(task: TaskSummary) -> RenderableType:
     return cell
 
 
-# Changes
-
-
 @contextmanager
 def task_display(clock: Callable[[], Micros], *, json: bool) -> Generator[Callable[[TaskChanges], None]]:
     """Yield a function that shows changes as JSON events, in a live table on a terminal, or as lines."""
@@ -129,9 +123,6 @@ def _print_changes(changes: TaskChanges, now: Micros, *, json: bool) -> None:
         print_json({"at": iso(now), "event": "removed", "task_id": task.task_id})
 
 
-# One task
-
-
 def render_task(detail: TaskDetail, now: Micros) -> Iterator[str]:
     task, claim = detail.summary, detail.claim
     lease = "" if claim is None else f", lease until {format_when(claim.lease_until, now)}"
@@ -156,32 +147,24 @@ def render_task(detail: TaskDetail, now: Micros) -> Iterator[str]:
         note = f": {one_line(event.note)}" if event.note else ""
         yield f"  {format_when(event.at, now)}  {event.kind}{note}"
     for question in detail.questions:
-        yield from _question(question, now)
+        asked = format_when(question.asked_at, now)
+        yield f"question {one_line(question.key)} ({question.kind}), asked {asked}"
+        if question.message:
+            yield f"  {one_line(question.message)}"
+        yield from _indented(question.params if question.schema is None else question.schema)
     for name, value in (outcome_json(detail.outcome) or {}).items():
         yield from _document(name, value)
 
 
-def _question(question: Question, now: Micros) -> Iterator[str]:
-    asked = format_when(question.asked_at, now)
-    yield f"question {one_line(question.key)} ({question.kind}), asked {asked}"
-    if question.message:
-        yield f"  {one_line(question.message)}"
-    yield from _indented(question.params if question.schema is None else question.schema)
-
-
 def _document(name: str, value: Json) -> Iterator[str]:
-    if value is None or value == {}:
-        return
-    yield name
-    yield from _indented(value)
+    if value is not None and value != {}:
+        yield name
+        yield from _indented(value)
 
 
 def _indented(value: Json) -> Iterator[str]:
     for line in escape_control(json.dumps(value, indent=2, ensure_ascii=False)).split("\n"):
         yield f"  {line}"
-
-
-# Statistics
 
 
 def render_stats(stats: Stats, now: Micros) -> Iterator[str]:
