@@ -1,4 +1,4 @@
-"""Import of an object of the user, named as `module:attribute`."""
+"""Import of an app or a server of the user, which is named as `module:attribute`."""
 
 from __future__ import annotations
 

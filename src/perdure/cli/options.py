@@ -45,7 +45,7 @@ class CommonOptions:
         return url
 
     def existing_storage(self, configured: str | None = None, *, hint: str = "") -> str:
-        """Return the URL of the storage. Refuse one that does not exist: the URL can be misspelled."""
+        """Return the URL of the storage. Refuse one that does not exist: the URL may be misspelled."""
         url = self.storage(configured)
         if not storage_exists(url):
             raise CommandError(f"storage not found: {redact_url(url)}; {hint}set --url or PERDURE_URL")
@@ -86,7 +86,7 @@ def command(app: Typer, name: str | None = None) -> Callable[[Callable[..., None
 
 
 def storage_url(given: str | None, configured: str | None = None) -> str:
-    """Return the URL of an option or its environment variable, of the settings, or the default.
+    """Return the URL that an option or its environment variable gives, that of the settings, or the default.
 
     An empty option counts as given, so opening the storage fails.
     """
@@ -94,7 +94,7 @@ def storage_url(given: str | None, configured: str | None = None) -> str:
 
 
 def redact_url(url: str) -> str:
-    """Return a URL without its user, password and options. If these cannot be located, return its scheme."""
+    """Return a URL without user, password and options, or only its scheme if these cannot be located."""
     found = _STORAGE_URL.fullmatch(url)
     return f"{url.partition(':')[0]}:..." if found is None else f"{found['scheme']}//{found['place']}"
 

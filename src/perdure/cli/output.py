@@ -108,7 +108,7 @@ def _declared_fields(record: type[msgspec.Struct]) -> list[tuple[str, str, str |
 
 
 def _unit(declared: object) -> str | None:
-    """Return the mark of a type, or of a member of a union: `time`, `interval` or `omit`."""
+    """Return the mark of a field's type, or of a member of its union: `time`, `interval` or `omit`."""
     if isinstance(declared, msgspec.Meta):
         return (declared.extra or {}).get("json")
     return next((unit for each in get_args(declared) if (unit := _unit(each))), None)

@@ -46,7 +46,7 @@ async def run(feeds: Feeds, *, json: bool) -> None:
 
 
 async def run_once(feeds: Feeds, *, json: bool) -> bool:
-    """Poll every account once. Return False if no account could be polled, or a signal stopped the cycle."""
+    """Poll every account once. Return False if all polls failed, or a signal stopped the cycle."""
     log = PollLog(feeds.rate_limiter, json=json)
     await log.count_accounts(feeds)
     with log.live():
@@ -71,7 +71,7 @@ def print_wait(reason: str, until: Micros) -> None:
 
 
 class PollLog:
-    """Prints a line for each poll that found something or failed, or a JSON event for every poll.
+    """A log with a line for each poll that found something or failed, or with a JSON event for every poll.
 
     In a terminal, the progress is shown below the lines.
     """

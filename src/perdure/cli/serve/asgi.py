@@ -105,7 +105,7 @@ def _import_dashboard() -> type[Dashboard]:
 
 
 async def _make_poller(hosted: HostedServer) -> FeedPoller:
-    """Return a poller with the settings of the current directory. Check them before anything is opened."""
+    """Return a poller with the settings of the current directory, which are checked here."""
     settings = read_settings_file()
     if settings.url not in (None, hosted.storage):
         log.warning("ignoring the url of the feeds settings: accounts of the server's own storage are polled")
@@ -174,7 +174,7 @@ class ServeApp:
         if path == HEALTH_PATH:
             return self.health
         if path.startswith(WELL_KNOWN_PATH):
-            return self.hosted.app  # responds with 404, without asking for a token
+            return self.hosted.app  # responds with 404 and does not require a token
         return self.dashboard
 
 
@@ -211,8 +211,8 @@ class Health:
     async def _write_error(self) -> StorageError | None:
         """Return why writes fail, or None.
 
-        While writes succeed, nothing is written here. After a failure, each request tries one write, because
-        nothing else may be written: a load balancer sends no calls to a server that reports a failure.
+        While writes succeed, nothing is written here. After a failure, each request tries one write. Perhaps
+        nothing else writes: a load balancer sends no calls to a server that reports a failure.
         """
         if self._storage.write_error is not None and not self._probe.locked():
             async with self._probe:

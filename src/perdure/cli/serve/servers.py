@@ -44,8 +44,8 @@ class HostedServer:
     app: Starlette
     service: Service
     authenticates_clients: bool = True
-    """Whether the app authenticates clients if its server declares that. For a low-level server, this is done
-    by the user's own transport, which is not used here.
+    """Whether the app performs the authentication that its server declares. A low-level server leaves that to
+    the user's own transport, which is not used here.
     """
     storage: str | None = None
     """The URL of the sample server's storage. None for the user's own server."""
@@ -71,7 +71,7 @@ def load_server(name: str, allowed_hosts: AllowedHosts) -> HostedServer:
     if isinstance(found, Server):
         hosted = _host(cast("Server[Any]", found), name, ATTACH_TO_LOW_LEVEL, allowed_hosts)
         return replace(hosted, authenticates_clients=False)
-    if "fastmcp" in sys.modules:  # otherwise it is not an object of FastMCP, which may not be installed
+    if "fastmcp" in sys.modules:  # otherwise the object is not from FastMCP, which may not be installed
         from fastmcp import FastMCP  # noqa: PLC0415
 
         if isinstance(found, FastMCP):

@@ -114,7 +114,7 @@ def watch(
     limit: LimitOption = 20,
     options: TaskOptions,
 ) -> None:
-    """Watch the newest tasks until Ctrl+C, or one task until it finishes. Exit with 1 if that task failed."""
+    """Watch the newest tasks until Ctrl+C, or one task until it finishes. Exit with 1 unless it completed."""
 
     async def work(operator: Operator) -> Status | None:
         if task is None:

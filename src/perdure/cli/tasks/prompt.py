@@ -82,7 +82,7 @@ def _parse_field(field: FormField, texts: Sequence[str]) -> Json:
         value = parse_field(field, texts)
     except ValueError as error:
         raise CommandError(f"{name} {error}") from error
-    if value is None or not any(texts):  # no text is False for an unchecked box, but an error here
+    if value is None or not any(texts):  # in a browser, no text is an unchecked box; here, nothing was typed
         raise CommandError(f"{name} is required")
     return value
 
