@@ -28,7 +28,7 @@ from packaging.utils import canonicalize_name
 
 from perdure.cli.options import DEFAULT_URL
 from perdure.cli.serve.asgi import HEALTH_PATH
-from perdure.cli.serve.network import FIRST_PORT
+from perdure.cli.serve.command import FIRST_PORT
 from perdure.operating.access import MIN_TOKEN_LENGTH
 from perdure.storage import open_storage
 from perdure.storage.errors import StorageError

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 import perdure
-from perdure.cli.backends import redact_url
+from perdure.cli.options import redact_url
 from perdure.operating.maintenance import ALL_SPACES as SPACES
 from perdure.storage import Record, open_storage
 from perdure.storage.copy import COPIES

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-import typer
 
 from perdure.cli.errors import CommandError, exit_code, report_errors
 from perdure.cli.output import configure_logging, print_message
@@ -83,11 +82,12 @@ TRY_AGAIN = [
 
 def said_of(error: Exception, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     """The code, and what stands on standard error; nothing on standard output."""
-    with pytest.raises(typer.Exit) as ended, report_errors():
+    with pytest.raises(SystemExit) as ended, report_errors():
         raise error
     heard = capsys.readouterr()
     assert heard.out == ""
-    return ended.value.exit_code, heard.err
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, heard.err
 
 
 def name_of(error: Exception) -> str:

@@ -103,6 +103,24 @@ async def test_an_option_comes_before_the_variable_the_settings_file_and_the_def
     assert await add() == ["perdure.db"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "requests"),
+    [
+        (["add", "alice.test"], ["app.bsky.actor.getProfiles"]),
+        (["follow-list", "me.test"], ["app.bsky.actor.getProfiles", "app.bsky.graph.getFollows"]),
+    ],
+)
+async def test_a_new_storage_gets_its_accounts_without_a_second_request(
+    place: Place, arguments: list[str], requests: list[str]
+) -> None:
+    alice = place.person("alice.test")
+    place.world.follow(place.person("me.test"), alice)
+    await place.feeds(*arguments)
+    assert [each.path for each in place.fake.log] == requests
+    place.url = url_of(place.folder / "perdure.db")
+    assert [each.account_id for each in await place.accounts()] == [alice]
+
+
 @pytest.mark.parametrize("arguments", [["doctor"], ["migrate"], ["tasks", "list"]], ids=" ".join)
 async def test_the_variable_names_the_storage_of_every_command(tmp_path: Path, arguments: list[str]) -> None:
     async with await open_storage(url_of(tmp_path / "mine.db")):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from perdure.cli.errors import CommandError
-from perdure.cli.tasks.prompt import AnswerInput, build_answer
+from perdure.cli.tasks.prompt import build_answer
 from perdure.operating import Question
 from perdure.tasks import InputKind, Json
 
@@ -41,9 +41,9 @@ def question(schema: Mapping[str, Json] | None) -> Question:
 def test_a_field_that_the_form_does_not_have_is_refused(
     schema: Mapping[str, Json] | None, known: str
 ) -> None:
-    for given in (AnswerInput(fields=("nosuch=1",)), AnswerInput(value='{"nosuch": 1}')):
+    for fields, value in ((("nosuch=1",), None), ((), '{"nosuch": 1}')):
         with pytest.raises(CommandError) as refused:
-            build_answer(question(schema), given)
+            build_answer(question(schema), fields=fields, value=value)
         assert str(refused.value) == f"the form has no field nosuch; {known}"
 
 
@@ -57,5 +57,5 @@ OPEN: list[dict[str, Json]] = [
 
 @pytest.mark.parametrize("schema", OPEN)
 def test_a_form_that_allows_further_fields_gets_them(schema: Mapping[str, Json]) -> None:
-    answer = build_answer(question(schema), AnswerInput(fields=FIELDS))
+    answer = build_answer(question(schema), fields=FIELDS)
     assert answer == {"action": "accept", "content": {"name": "Ada", "nosuch": "1"}}

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from perdure.cli.serve.banner import StorageLocation, banner, storage_location
+from perdure.cli.serve.banner import banner
 from perdure.cli.serve.command import ServeOptions
 from perdure.cli.serve.servers import sample_server
 from perdure.mcp.durable import Durable
 from perdure.operating import Operator
-from perdure.storage import open_storage
+from perdure.storage import StorageInfo, open_storage
 from perdure.tasks import Status
 
 from ..conditions import wait_until
@@ -111,9 +111,9 @@ async def test_it_promises_that_tasks_survive_where_the_next_process_finds_them(
     on_engine: str, tmp_path: Path
 ) -> None:
     url = await new_url(on_engine, tmp_path)
-    hosted = sample_server(url, OPTIONS.allowed_hosts, simulated=True, has_token=False)
+    hosted = sample_server(url, OPTIONS, simulated=True)
     async with await open_storage(url) as storage:
-        said = banner(OPTIONS, hosted, "http://127.0.0.1:8000", await storage_location(storage), {})
+        said = banner(OPTIONS, hosted, "http://127.0.0.1:8000", storage.name, await storage.info(), {})
     place = str(tmp_path / "tasks.db") if on_engine == "sqlite" else on_engine
     assert (f"    storage     {place}   (durable)\n" in said) == (on_engine != "memory")
     assert ("(durable)" in said, "kill -9" in said) == ((on_engine != "memory"),) * 2
@@ -135,12 +135,11 @@ async def test_it_promises_that_tasks_survive_where_the_next_process_finds_them(
 def test_it_shows_every_durable_tool_and_the_first_of_the_others(
     durable: tuple[str, ...], others: tuple[str, ...], lines: str
 ) -> None:
-    hosted = sample_server("memory:", OPTIONS.allowed_hosts, simulated=True, has_token=False)
+    hosted = sample_server("memory:", OPTIONS, simulated=True)
     mark = Durable(name="a", function=print, mode="optional", poll_interval=5_000)
     tools = {**dict.fromkeys(durable, mark), **dict.fromkeys(others)}
-    assert lines in banner(
-        OPTIONS, hosted, "http://127.0.0.1:8000", StorageLocation("memory", is_durable=False), tools
-    )
+    info = StorageInfo(is_shared=False)
+    assert lines in banner(OPTIONS, hosted, "http://127.0.0.1:8000", "memory", info, tools)
 
 
 async def test_its_snippets_connect(plain: Background, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from starlette.responses import Response
 
-from perdure.cli.serve.health import Health
+from perdure.cli.serve.asgi import Health
 from perdure.storage import Change, Committed, Guard, Insert, Micros, Refused, Storage, open_storage
 from perdure.storage.errors import StorageFull
 from perdure.storage.kit.sample_records import NOW, make_record

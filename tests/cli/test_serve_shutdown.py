@@ -19,7 +19,7 @@ from ..mcp.raw_clients import Client2025
 from ..mcp.tool_helpers import text_of
 from ..test_examples import sampled, started, visiting
 from .serve_process import LONG_REPORT, REPORT, anyone, content_of, ended_well, has_page, has_read, is_writing
-from .user_servers import PATIENT
+from .user_servers import BREAKING, PATIENT
 
 pytestmark = pytest.mark.anyio
 
@@ -116,6 +116,18 @@ async def test_told_twice_it_stops_dead_and_the_next_start_finishes_the_task(tmp
         result = await tasks.resume(client, coffee.save()).wait(60)
 
     assert re.fullmatch(r"coffee, in attempt [2-4]", text_of(result))  # a slow worker is lost like a dead one
+
+
+# A failing HTTP server
+
+
+async def test_when_the_http_server_fails_everything_else_still_ends_in_good_order(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(BREAKING)
+    async with sampled(tmp_path, "own:server") as server:
+        (tmp_path / "break").touch()
+        code = await server.program.ended()
+    assert (tmp_path / "cleaned").exists()
+    assert (code, "OSError: too many open files" in server.program.said) == (1, True), server.program.said
 
 
 async def _has_begun(task: ClientTask) -> bool:

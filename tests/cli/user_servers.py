@@ -92,6 +92,33 @@ async def brew(task: Task) -> str:
 '''
 """Waits ten minutes for what runs, when it is told to stop; and a worker that was lost is missed soon."""
 
+CLEANING = """
+from contextlib import asynccontextmanager
+
+import anyio
+import uvicorn
+
+
+@asynccontextmanager
+async def kitchen(server):
+    try:
+        yield {}
+    finally:
+        await anyio.sleep(0.1)
+        await anyio.Path("cleaned").touch()
+
+
+async def main_loop(self):
+    while not await anyio.Path("break").exists():
+        await anyio.sleep(0.05)
+    raise OSError("too many open files")
+
+
+uvicorn.Server.main_loop = main_loop
+"""
+BREAKING = CLEANING + OWN_LOW_LEVEL.replace('"kitchen"', '"kitchen", lifespan=kitchen')
+"""Its own lifespan takes a while to end, and its HTTP server fails when there is a file `break`."""
+
 PAUSING = '''
 from mcp.server import MCPServer
 from perdure import Task, Tasks

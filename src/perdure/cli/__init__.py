@@ -9,6 +9,8 @@ def main() -> None:
     """Run the command `perdure`."""
     try:
         from .commands import commands  # noqa: PLC0415 (the extra may be missing)
+        from .errors import report_errors  # noqa: PLC0415
     except ModuleNotFoundError as error:
         sys.exit(f"{error.name} is not installed; install the cli extra: pip install 'perdure[cli]'")
-    commands()
+    with report_errors():
+        commands()

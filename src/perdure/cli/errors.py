@@ -1,9 +1,9 @@
-"""Errors of commands, and the exit code that each leads to.
+"""Errors of commands, and their exit codes.
 
-0   success
-1   temporary failure: the storage or the source is unavailable, a task or an account is in another state,
-    a check found a problem. The same command can succeed later
-2   wrong usage: the command, the settings or the storage must change first
+0   success.
+1   failure: the storage or the source is unavailable, a task or an account is in the wrong state, or a check
+    found a problem. The same command can succeed later.
+2   wrong usage: the command, the settings or the storage must change first.
 """
 
 from __future__ import annotations
@@ -12,27 +12,17 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TypeAlias, cast
 
-import typer
-
-from ..feeds.errors import (
-    AmbiguousHandle,
-    AuthenticationFailed,
-    CorruptFeedRecord,
-    EmptyFollowList,
-    InvalidActor,
-    InvalidSettings,
-    UnknownAccount,
-)
+from ..feeds import errors as feeds
 from ..operating.errors import AmbiguousId, IdTooShort, MaintenanceError
 from ..storage.errors import PerdureError, StorageError, StorageFailed
 from ..tasks.errors import CorruptRecord, InvalidCursor, InvalidValue, MalformedAnswer, NotFound
 from .output import one_line, print_message
 
-EXIT_FAILURE, EXIT_USAGE = 1, 2
-
 
 class CommandError(Exception):
     """Raised when a command cannot do what it was asked to do. The message includes the remedy."""
+
+    retryable = False
 
 
 ReportedError: TypeAlias = CommandError | PerdureError
@@ -40,24 +30,16 @@ ReportedError: TypeAlias = CommandError | PerdureError
 
 _USAGE_ERRORS = (
     *(CommandError, MaintenanceError, StorageError),
-    *(NotFound, IdTooShort, AmbiguousId, InvalidCursor, InvalidValue, MalformedAnswer, CorruptRecord),
-    *(
-        InvalidSettings,
-        EmptyFollowList,
-        AuthenticationFailed,
-        UnknownAccount,
-        AmbiguousHandle,
-        InvalidActor,
-        CorruptFeedRecord,
-    ),
+    *(AmbiguousId, CorruptRecord, IdTooShort, InvalidCursor, InvalidValue, MalformedAnswer, NotFound),
+    *(feeds.AmbiguousHandle, feeds.CorruptFeedRecord, feeds.InvalidSettings, feeds.UnknownAccount),
+    *(feeds.AuthenticationFailed, feeds.EmptyFollowList, feeds.InvalidActor),
 )
 
 
 def exit_code(error: ReportedError) -> int:
     # A retryable error, or one of the engine itself, is not a usage error, whatever its class.
-    if isinstance(error, StorageFailed) or (isinstance(error, PerdureError) and error.retryable):
-        return EXIT_FAILURE
-    return EXIT_USAGE if isinstance(error, _USAGE_ERRORS) else EXIT_FAILURE
+    is_temporary = error.retryable or isinstance(error, StorageFailed)
+    return 2 if isinstance(error, _USAGE_ERRORS) and not is_temporary else 1
 
 
 @contextmanager
@@ -70,16 +52,16 @@ def report_errors() -> Generator[None]:
         if reported is None:
             raise
         print_message(f"perdure: {error_message(reported)}")
-        raise typer.Exit(exit_code(reported)) from error
+        raise SystemExit(exit_code(reported)) from error
 
 
 def _first_reported(error: Exception) -> ReportedError | None:
-    """Return the first error of a group, or None if any of them is a defect."""
-    if not isinstance(error, ExceptionGroup):
-        return error if isinstance(error, ReportedError) else None
-    group = cast("ExceptionGroup[Exception]", error)
-    reported = [_first_reported(each) for each in group.exceptions]
-    return None if None in reported else reported[0]
+    """Return the error, or the first error of a group. Return None if any of them is a defect."""
+    if isinstance(error, ExceptionGroup):
+        group = cast("ExceptionGroup[Exception]", error)
+        reported = [_first_reported(each) for each in group.exceptions]
+        return None if None in reported else reported[0]
+    return error if isinstance(error, ReportedError) else None
 
 
 def error_message(error: ReportedError) -> str:

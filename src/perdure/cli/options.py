@@ -1,62 +1,55 @@
-"""Options that several commands share."""
+"""Options that several commands share, and the checks of their values."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import wraps
-from inspect import Parameter, Signature, signature
+from inspect import Signature, signature
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
-import typer
+from typer import Context, Option, Typer
 
+from ..feeds import FeedSettings, load_settings
 from ..operating.times import parse_time
-from ..storage import Micros
+from ..storage import Micros, is_shared_storage, storage_exists
 from .errors import CommandError
 from .output import print_json, print_result
 
 DEFAULT_URL = "sqlite:///perdure.db"
-"""The storage of every command, unless an option, a variable or a settings file names another."""
+"""The storage of a command, unless an option, an environment variable or a settings file names another."""
+DEFAULT_SETTINGS_FILES = ("feeds.toml", "feeds.yaml", "feeds.yml")
+_STORAGE_URL = re.compile(r"(?P<scheme>[^:/?@]+:)//(?:[^/?@]*@)?(?P<place>[^?@]*)(?:\?[^@]*)?")
+_URL_HELP = "Storage URL: sqlite:///FILE, postgresql://..., redis://... or dynamodb://TABLE."
 
 UrlOption = Annotated[
-    str | None,
-    typer.Option(
-        "--url",
-        metavar="URL",
-        envvar="PERDURE_URL",
-        show_default=DEFAULT_URL,
-        help="Storage URL: sqlite:///FILE, postgresql://..., redis://... or dynamodb://TABLE.",
-    ),
+    str | None, Option(metavar="URL", envvar="PERDURE_URL", show_default=DEFAULT_URL, help=_URL_HELP)
 ]
-RefusedUrlOption = Annotated[str | None, typer.Option("--url", metavar="URL", hidden=True)]
-"""The URL option of commands that run the user's own object: see `refuse_options`."""
-JsonOption = Annotated[bool, typer.Option("--json", help="Output JSON.")]
-DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Show what would be done without changing anything.")
-]
-VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Log debug messages.")]
-SettingsOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--settings",
-        metavar="FILE",
-        help="Settings file, TOML or YAML. Default: feeds.toml or feeds.yaml in the current directory.",
-    ),
-]
+DryRunOption = Annotated[bool, Option("--dry-run", help="Show what would be done without changing anything.")]
+VerboseOption = Annotated[bool, Option("--verbose", "-v", help="Log debug messages.")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptionGroup:
-    """Options that a command takes as one parameter. See `common_options`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CommonOptions(OptionGroup):
+class CommonOptions:
     """The options of every command that prints a result."""
 
     url: UrlOption = None
-    json: JsonOption = False
+    json: Annotated[bool, Option("--json", help="Output JSON.")] = False
+
+    def storage(self, configured: str | None = None) -> str:
+        """Return the URL of the storage. Refuse one whose records are lost when the process ends."""
+        url = storage_url(self.url, configured)
+        require_shared(url)
+        return url
+
+    def existing_storage(self, configured: str | None = None, *, hint: str = "") -> str:
+        """Return the URL of the storage. Refuse one that does not exist: the URL may be misspelled."""
+        url = self.storage(configured)
+        if not storage_exists(url):
+            raise CommandError(f"storage not found: {redact_url(url)}; {hint}set --url or PERDURE_URL")
+        return url
 
     def print(self, result: object, lines: Iterable[str]) -> None:
         """Print a result as JSON or as lines of text."""
@@ -66,54 +59,67 @@ class CommonOptions(OptionGroup):
             print_result(text)
 
 
-def common_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace the parameter of a command that is an `OptionGroup` by one option for each field.
+def command(app: Typer, name: str | None = None) -> Callable[[Callable[..., None]], None]:
+    """Add a function to `app` as a command, with one option for each field of its parameter `options`.
 
-    On the group of commands, Typer would want such options before the command: `feeds --json status`.
+    Options of `app` itself would have to precede the command: `feeds --json status`.
     """
-    own: list[Parameter] = []
-    groups: dict[str, type[OptionGroup]] = {}
-    hints = get_type_hints(command, include_extras=True)
-    for parameter in signature(command).parameters.values():
-        declared = hints[parameter.name]
-        if isinstance(declared, type) and issubclass(declared, OptionGroup):
-            groups[parameter.name] = declared
-        else:
-            own.append(parameter.replace(annotation=declared))
-    ((name, group),) = groups.items()
-    hints = get_type_hints(group, include_extras=True)
-    parameters = [
-        *own,
-        *(
-            Parameter(each.name, Parameter.KEYWORD_ONLY, default=each.default, annotation=hints[each.name])
-            for each in fields(group)
-        ),
-    ]
 
-    @wraps(command)
-    def run(**given: Any) -> None:  # noqa: ANN401 - what Typer parsed
-        options = group(**{each.name: given.pop(each.name) for each in fields(group)})
-        command(**given, **{name: options})
+    def add(function: Callable[..., None]) -> None:
+        hints = get_type_hints(function, include_extras=True)
+        group = hints["options"]
+        hints |= get_type_hints(group, include_extras=True)
+        own, shared = dict(signature(function).parameters), signature(group).parameters
+        del own["options"]
+        parameters = [each.replace(annotation=hints[each.name]) for each in (*own.values(), *shared.values())]
 
-    run.__signature__ = Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
-    run.__annotations__ = {each.name: each.annotation for each in parameters}
-    return run
+        @wraps(function)
+        def run(**given: Any) -> None:  # noqa: ANN401 - what Typer parsed
+            options = group(**{name: given.pop(name) for name in shared})
+            function(**given, options=options)
+
+        run.__signature__ = Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
+        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        app.command(name)(run)
+
+    return add
 
 
 def storage_url(given: str | None, configured: str | None = None) -> str:
-    """Return the URL of the storage: from the option or variable, from the settings, or the default.
+    """Return the URL that an option or its environment variable gives, that of the settings, or the default.
 
-    An empty option does not count as missing: its URL is returned, and opening the storage fails.
+    An empty option counts as given, so opening the storage fails.
     """
-    if given is not None:
-        return given
-    return DEFAULT_URL if configured is None else configured
+    return next(url for url in (given, configured, DEFAULT_URL) if url is not None)
 
 
-def refuse_options(context: typer.Context, name: str, *options: str) -> None:
-    """Refuse options that the user's own object `name` decides in its code.
+def redact_url(url: str) -> str:
+    """Return a URL without user, password and options, or only its scheme if these cannot be located."""
+    found = _STORAGE_URL.fullmatch(url)
+    return f"{url.partition(':')[0]}:..." if found is None else f"{found['scheme']}//{found['place']}"
 
-    Variables of the environment can be meant for other commands, and are ignored.
+
+def require_shared(url: str) -> None:
+    """Refuse a storage whose records are lost when the process ends."""
+    if not is_shared_storage(url):
+        scheme = url.partition(":")[0]
+        raise CommandError(f"{scheme}: storage is private to one process; use a file or a server")
+
+
+def read_settings_file(file: Path | None = None) -> FeedSettings:
+    """Read a settings file, or the one in the current directory if there is one."""
+    if file is not None:
+        return load_settings(file)
+    found = [name for name in DEFAULT_SETTINGS_FILES if Path(name).is_file()]
+    if len(found) > 1:
+        raise CommandError(f"found {' and '.join(found)}; keep only one, or choose one with --settings")
+    return load_settings(Path(found[0])) if found else FeedSettings()
+
+
+def refuse_options(context: Context, name: str, *options: str) -> None:
+    """Refuse options on the command line that the user's object `name` sets in its own code.
+
+    Environment variables are ignored, because they can be meant for other commands.
     """
     for option in options:
         source = context.get_parameter_source(option)

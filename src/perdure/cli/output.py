@@ -1,24 +1,22 @@
 """Output of commands: results on standard output, as text or JSON; messages and logs on standard error.
 
-Text from other people is printed without control characters, which a terminal would obey.
+Control characters in the text of other people are removed, because a terminal would obey them.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import logging
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from types import UnionType
-from typing import Annotated, Any, Union, cast, get_args, get_origin
+from typing import Any, cast, get_args
 
 import msgspec
 import typer
 from rich.console import Console
 from rich.logging import RichHandler
 
+from ..operating import TaskDetail, TaskSummary, Throughput, outcome_json
 from ..operating.times import iso
 
 stdout = Console(highlight=False, emoji=False)
@@ -26,40 +24,22 @@ stderr = Console(stderr=True, highlight=False, emoji=False)
 
 
 def print_result(text: str) -> None:
-    """Print to standard output."""
+    """Print text to standard output."""
     typer.echo(strip_control(text))
 
 
 def print_message(text: str) -> None:
-    """Print a diagnostic to standard error."""
+    """Print a message to standard error."""
     stderr.print(strip_control(text), soft_wrap=True, markup=False)
 
 
-def is_interactive(console: Console) -> bool:
-    """Return whether the console can redraw what it shows."""
-    return console.is_terminal and not console.is_dumb_terminal
-
-
-def replace_unencodable() -> None:
-    """Print `?` for characters that the terminal's encoding does not have, instead of failing."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
-
-
-# Text
-
-
 def one_line(text: str) -> str:
-    """Join lines and remove control characters."""
-    flat = " ".join(text.split())
-    return "".join(character for character in flat if character.isprintable())
+    """Return a text on one line, without control characters."""
+    return "".join(filter(str.isprintable, " ".join(text.split())))
 
 
 def strip_control(text: str) -> str:
-    """Remove control characters except newlines."""
-    if text.isprintable():
-        return text
+    """Return a text without control characters other than newlines."""
     return "".join(character for character in text if character.isprintable() or character == "\n")
 
 
@@ -74,13 +54,10 @@ def plural(count: int, one: str, many: str | None = None) -> str:
 
 
 def key_values(*rows: tuple[str, str]) -> Iterator[str]:
-    """Yield a line for each name and its value, with the values aligned."""
+    """Yield a line for each pair of a name and a value. The values are aligned."""
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         yield f"{name:<{width}}  {value}"
-
-
-# JSON
 
 
 def print_json(value: object) -> None:
@@ -95,8 +72,15 @@ def to_json(value: object) -> Any:  # noqa: ANN401 - any JSON
     which fields to omit.
     """
     match value:
+        case TaskSummary():
+            return {**_fields(value), "state": value.display_status}
+        case TaskDetail():
+            fields = _fields(value)
+            return {**fields.pop("summary"), **fields, "outcome": outcome_json(value.outcome)}
+        case Throughput():
+            return {**_fields(value), "finished": value.finished, "per_minute": value.per_minute}
         case msgspec.Struct():
-            return dict(_fields(value))
+            return _fields(value)
         case Mapping():
             return {key: to_json(each) for key, each in cast("Mapping[Any, object]", value).items()}
         case list() | tuple():
@@ -105,48 +89,39 @@ def to_json(value: object) -> Any:  # noqa: ANN401 - any JSON
             return value
 
 
-def _fields(record: msgspec.Struct) -> Iterator[tuple[str, object]]:
+def _fields(record: msgspec.Struct) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     for name, encoded_name, unit in _declared_fields(type(record)):
         value = getattr(record, name)
-        if unit == "omit":
-            continue
         if unit == "time":
-            yield encoded_name, None if value is None else iso(value)
+            found[encoded_name] = None if value is None else iso(value)
         elif unit == "interval":
-            yield f"{encoded_name}_seconds", None if value is None else value / 1e6
-        else:
-            yield encoded_name, to_json(value)
+            found[f"{encoded_name}_seconds"] = None if value is None else value / 1e6
+        elif unit != "omit":
+            found[encoded_name] = to_json(value)
+    return found
 
 
 @cache
-def _declared_fields(record: type[msgspec.Struct]) -> tuple[tuple[str, str, str | None], ...]:
-    return tuple(
-        (field.name, field.encode_name, _unit(field.type)) for field in msgspec.structs.fields(record)
-    )
+def _declared_fields(record: type[msgspec.Struct]) -> list[tuple[str, str, str | None]]:
+    return [(each.name, each.encode_name, _unit(each.type)) for each in msgspec.structs.fields(record)]
 
 
 def _unit(declared: object) -> str | None:
-    """Return the mark of a type: `time` or `interval` (see storage/clock.py), or `omit`."""
-    if get_origin(declared) is Annotated:
-        for mark in get_args(declared)[1:]:
-            if isinstance(mark, msgspec.Meta) and mark.extra:
-                return mark.extra.get("json")
-    if get_origin(declared) in (Union, UnionType):
-        return next((unit for each in get_args(declared) if (unit := _unit(each))), None)
-    return None
+    """Return the mark of a field's type, or of a member of its union: `time`, `interval` or `omit`."""
+    if isinstance(declared, msgspec.Meta):
+        return (declared.extra or {}).get("json")
+    return next((unit for each in get_args(declared) if (unit := _unit(each))), None)
 
 
 def escape_control(document: str) -> str:
-    """Write control characters in JSON as escapes."""
+    """Replace the control characters of a JSON document with escapes."""
     if document.isprintable():
         return document
     return "".join(
         character if character.isprintable() or character == "\n" else json.dumps(character)[1:-1]
         for character in document
     )
-
-
-# Logs
 
 
 class SanitizingFormatter(logging.Formatter):
@@ -160,8 +135,7 @@ def configure_logging(*, verbose: bool = False) -> None:
     """Log to standard error: in colour on a terminal, otherwise in lines with time and level."""
     colour = stderr.is_terminal
     handler = RichHandler(console=stderr, show_path=False) if colour else logging.StreamHandler()
-    handler.setFormatter(
-        SanitizingFormatter("%(message)s" if colour else "%(asctime)s %(levelname)s %(message)s")
-    )
+    layout = "%(message)s" if colour else "%(asctime)s %(levelname)s %(message)s"
+    handler.setFormatter(SanitizingFormatter(layout))
     logging.basicConfig(handlers=[handler])
     logging.getLogger("perdure").setLevel(logging.DEBUG if verbose else logging.INFO)

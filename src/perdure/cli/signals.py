@@ -1,11 +1,11 @@
-"""Run a process until a signal stops it: the first signal in good order, the next one immediately."""
+"""Run a process until a signal stops it. The first signal ends it in good order, the next one immediately."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
@@ -15,8 +15,6 @@ from .output import print_message
 
 T = TypeVar("T")
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-
 
 @asynccontextmanager
 async def stop_signals(
@@ -24,57 +22,43 @@ async def stop_signals(
 ) -> AsyncGenerator[anyio.Event]:
     """Yield an event that the first signal sets. The next signal ends the process.
 
-    `stopping` and `killed` are printed at these signals. Without an `exit_code`, the process exits with 128
-    plus the number of the signal.
+    `stopping` is printed at the first signal, and `killed` at the next one. Without an `exit_code`, the
+    process exits with 128 plus the number of the signal.
     """
     stop = anyio.Event()
-    with anyio.open_signal_receiver(*STOP_SIGNALS) as signals:
+
+    async def listen() -> None:
+        first = await anext(signals)
+        print_message(f"{first.name}: {stopping}; send it again, or press Ctrl+C, to stop now.")
+        stop.set()
+        second = await anext(signals)
+        print_message(f"Killed. {killed}")
+        os._exit(128 + second if exit_code is None else exit_code)
+
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with anyio.create_task_group() as group:
-            group.start_soon(_listen, signals, stop, stopping, killed, exit_code)
+            group.start_soon(listen)
             yield stop
             group.cancel_scope.cancel()
 
 
-async def _listen(
-    signals: AsyncIterator[signal.Signals],
-    stop: anyio.Event,
-    stopping: str,
-    killed: str,
-    exit_code: int | None,
-) -> None:
-    first = await anext(signals)
-    print_message(f"{first.name}: {stopping}; send it again, or press Ctrl+C, to stop now.")
-    stop.set()
-    second = await anext(signals)
-    print_message(f"Killed. {killed}")
-    os._exit(128 + second if exit_code is None else exit_code)
-
-
 @asynccontextmanager
-async def run_in_background(work: Coroutine[None, None, None]) -> AsyncGenerator[None]:
+async def run_in_background(work: Coroutine[None, None, T]) -> AsyncGenerator[asyncio.Task[T]]:
     """Run `work` until the block ends. Its errors do not end the block.
 
-    It is cancelled once, as a task, and awaited: a cancel scope would cancel the release of its leases too.
+    `work` is cancelled once, as a task, and awaited: a cancel scope would also cancel the release of leases.
     """
     task = asyncio.create_task(work)
     try:
-        yield
+        yield task
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
 
 async def run_until_signal(work: Coroutine[None, None, T], stopping: str, killed: str) -> T | None:
-    """Return the result of `work`, or cancel it at the first signal, wait for its end and return None.
-
-    It is cancelled once, as a task: a cancel scope would cancel the release of its leases too.
-    """
-    async with stop_signals(stopping, killed, exit_code=None) as stop:
-        working, waiting = asyncio.create_task(work), asyncio.create_task(stop.wait())
-        try:
-            await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
-            return await working if working.done() else None
-        finally:
-            working.cancel()
-            waiting.cancel()
-            await asyncio.gather(working, waiting, return_exceptions=True)
+    """Return the result of `work`. At the first signal, cancel it, wait for its end and return None."""
+    async with stop_signals(stopping, killed, exit_code=None) as stop, run_in_background(work) as task:
+        task.add_done_callback(lambda _: stop.set())
+        await stop.wait()
+        return await task if task.done() else None

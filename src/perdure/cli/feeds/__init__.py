@@ -1,5 +1,1 @@
 """`perdure feeds ...`: the commands of feeds, the text of their reports, and the display of running polls."""
-
-from .commands import feeds
-
-__all__ = ["feeds"]

@@ -4,28 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...feeds import (
-    Account,
-    AccountStatus,
-    AuditReport,
-    PolledElsewhere,
-    PollFailed,
-    PollOutcome,
-    PollSkipped,
-    PollSucceeded,
-)
-from ...feeds.reports import (
-    AccountAudit,
-    AccountChange,
-    AccountDetail,
-    AccountSummary,
-    BackfillReport,
-    ChangeReport,
-    FailingAccount,
-    FeedItem,
-    FeedStatus,
-    RankedLink,
-)
+from ...feeds import AccountStatus, PollOutcome, poll, reports
 from ...operating.times import format_clock, format_duration, format_minute, format_when, iso
 from ...storage import Micros
 from ..output import key_values, one_line, plural, truncate
@@ -38,21 +17,17 @@ MAX_SHARERS = 8
 """Maximum number of accounts that are named for a link."""
 
 
-# Changes
+def changes(report: reports.ChangeReport) -> Iterator[str]:
+    for change in report.changes:
+        handle, note = one_line(change.handle), one_line(change.note)
+        if change.action is None:
+            yield f"{handle}: {note}"
+        else:
+            would = "would be " if report.dry_run else ""
+            yield f"{handle}: {would}{change.action}{f' ({note})' if note else ''}"
 
 
-def changes(report: ChangeReport) -> Iterator[str]:
-    return (_change(change, dry_run=report.dry_run) for change in report.changes)
-
-
-def _change(change: AccountChange, *, dry_run: bool) -> str:
-    handle, note = one_line(change.handle), one_line(change.note)
-    if change.action is None:
-        return f"{handle}: {note}"
-    return f"{handle}: {'would be ' if dry_run else ''}{change.action}{f' ({note})' if note else ''}"
-
-
-def follow_list(actor: str, report: ChangeReport, *, prune: bool) -> Iterator[str]:
+def follow_list(actor: str, report: reports.ChangeReport, *, prune: bool) -> Iterator[str]:
     actor = one_line(actor)
     suspended, would = report.count("suspended"), "would be " if report.dry_run else ""
     actions = [(report.count(action), action) for action in ("added", "resumed", "renamed")]
@@ -63,15 +38,12 @@ def follow_list(actor: str, report: ChangeReport, *, prune: bool) -> Iterator[st
         yield f"{plural(suspended, 'account')} {would}suspended: no longer followed by {actor}"
 
 
-# Polls
-
-
 def outcome_event(outcome: PollOutcome) -> dict[str, object]:
-    """Return the JSON of a poll."""
+    """Return the JSON event of a poll."""
     about = {"account": outcome.account.account_id, "handle": outcome.account.handle}
     next_poll_at = iso(outcome.account.next_poll_at)
     match outcome:
-        case PollSucceeded():
+        case poll.PollSucceeded():
             return {
                 "event": "initial" if outcome.was_initial else "poll",
                 **about,
@@ -82,61 +54,66 @@ def outcome_event(outcome: PollOutcome) -> dict[str, object]:
                 "gaps": len(outcome.account.gaps),
                 "next_poll_at": next_poll_at,
             }
-        case PollSkipped():
+        case poll.PollSkipped():
             return {"event": "skip", **about, "reason": str(outcome.error), "next_poll_at": next_poll_at}
-        case PollFailed():
+        case poll.PollFailed():
             return {"event": "error", **about, "reason": str(outcome.error)}
-        case PolledElsewhere():
+        case poll.PolledElsewhere():
             until = outcome.error.retry_at
             retry_at = None if until is None else iso(until)
             return {"event": "elsewhere", **about, "reason": str(outcome.error), "retry_at": retry_at}
 
 
 def outcome(outcome: PollOutcome, *, always: bool = False) -> Iterator[str]:
-    """Return the lines of a poll. A poll without new items has none, unless `always` is set."""
+    """Yield the lines of a poll. A poll without new items has none unless `always` is set."""
     handle = one_line(outcome.account.handle)
     match outcome:
-        case PollSucceeded():
+        case poll.PollSucceeded():
             yield from _success(outcome, handle, always=always)
-        case PollSkipped():
+        case poll.PollSkipped():
             yield f"[SKIP] {handle}: Account unavailable ({one_line(str(outcome.error))})"
-        case PollFailed():
+        case poll.PollFailed():
             yield f"[ERROR] {handle}: {one_line(str(outcome.error))}"
-        case PolledElsewhere():
+        case poll.PolledElsewhere():
             until = outcome.error.retry_at
             lease = "" if until is None else f", lease until {format_clock(until)}"
             yield f"[SKIP] {handle}: already being polled by {one_line(outcome.error.poller)}{lease}"
 
 
-def _success(outcome: PollSucceeded, handle: str, *, always: bool) -> Iterator[str]:
+def _success(outcome: poll.PollSucceeded, handle: str, *, always: bool) -> Iterator[str]:
     is_first = outcome.was_initial and (outcome.new_items > 0 or outcome.account.poll_count <= 1)
     if outcome.is_high_volume:
         yield f"[POLL] {handle}: High volume, {outcome.pages} pages were fetched"
     if outcome.new_items or is_first or always:
-        label = "[INITIAL]" if outcome.was_initial else "[POLL]"
-        counts = f"{outcome.new_items} posts, {outcome.new_links} URLs across {outcome.pages} pages"
-        yield f"{label} {handle}: {counts}"
+        yield f"{'[INITIAL]' if outcome.was_initial else '[POLL]'} {handle}: {_found(outcome)}"
     if outcome.invalid_records:
         yield f"[POLL] {handle}: {plural(outcome.invalid_records, 'invalid record')} skipped"
 
 
-def preview(accounts: Sequence[AccountSummary]) -> Iterator[str]:
+def _found(report: poll.PollSucceeded | reports.BackfillReport) -> str:
+    return f"{report.new_items} posts, {report.new_links} URLs across {report.pages} pages"
+
+
+def preview(accounts: Sequence[reports.AccountSummary]) -> Iterator[str]:
     yield f"would poll {plural(len(accounts), 'account')} now"
-    for each in accounts[:MAX_NAMED]:
-        yield f"  {one_line(each.handle)}"
-    if len(accounts) > MAX_NAMED:
-        yield f"  and {len(accounts) - MAX_NAMED} more; use --json to see all"
+    yield from _first([one_line(each.handle) for each in accounts])
 
 
-def backfill(report: BackfillReport, *, waited: bool) -> Iterator[str]:
+def _first(lines: Sequence[str]) -> Iterator[str]:
+    """Yield the first of many lines, indented, and how many more there are."""
+    for line in lines[:MAX_NAMED]:
+        yield f"  {line}"
+    if len(lines) > MAX_NAMED:
+        yield f"  and {len(lines) - MAX_NAMED} more; use --json to see all"
+
+
+def backfill(report: reports.BackfillReport, *, waited: bool) -> Iterator[str]:
     handle, since = one_line(report.handle), f"{format_minute(report.since)} UTC"
+    if report.pages:
+        yield f"[POLL] {handle}: {_found(report)}"
     if report.dry_run:
         yield f"{handle}: would be read back to {since}"
-        return
-    if report.pages:
-        counts = f"{report.new_items} posts, {report.new_links} URLs across {report.pages} pages"
-        yield f"[POLL] {handle}: {counts}"
-    if report.is_done:
+    elif report.is_done:
         yield f"{handle}: read back to {since}"
     elif waited:
         yield f"[ERROR] {handle}: {one_line(report.reason)}; the next polls will continue"
@@ -144,7 +121,7 @@ def backfill(report: BackfillReport, *, waited: bool) -> Iterator[str]:
         yield f"{handle}: the next polls will read back to {since}"
 
 
-def audit(report: AccountAudit, *, history: bool, remove: bool, dry_run: bool) -> Iterator[str]:
+def audit(report: reports.AccountAudit, *, history: bool, remove: bool, dry_run: bool) -> Iterator[str]:
     handle, found = one_line(report.handle), report.audit
     if found is None:
         yield f"[{'ERROR' if report.is_failure else 'SKIP'}] {handle}: {one_line(report.reason)}"
@@ -156,7 +133,7 @@ def audit(report: AccountAudit, *, history: bool, remove: bool, dry_run: bool) -
         yield f"  and {found.missing - len(found.examples)} more"
 
 
-def _audit_counts(found: AuditReport, *, history: bool, remove: bool, dry_run: bool) -> Iterator[str]:
+def _audit_counts(found: reports.AuditReport, *, history: bool, remove: bool, dry_run: bool) -> Iterator[str]:
     yield f"{plural(found.source_records, 'record')} at the source"
     if found.missing:
         yield f"{found.missing} missing" if dry_run else f"{found.missing} missing until now, stored"
@@ -176,10 +153,7 @@ def _audit_counts(found: AuditReport, *, history: bool, remove: bool, dry_run: b
         yield f"{found.invalid_records} invalid"
 
 
-# Accounts
-
-
-def status(found: FeedStatus) -> Iterator[str]:
+def status(found: reports.FeedStatus) -> Iterator[str]:
     summary = found.summary
     if not summary.accounts:
         yield NO_ACCOUNTS
@@ -195,17 +169,14 @@ def status(found: FeedStatus) -> Iterator[str]:
         ("items stored", plural(found.items, "item")),
         ("failing", str(len(found.failing))),
     )
-    yield from _failing(found.failing)
+    yield from _first([_failing(each) for each in found.failing])
     for alarm in summary.alarms:
         yield f"ALARM: {one_line(alarm.message)}"
 
 
-def _failing(failing: Sequence[FailingAccount]) -> Iterator[str]:
-    for each in failing[:MAX_NAMED]:
-        failures = plural(each.consecutive_failures, "failure")
-        yield f"  {one_line(each.handle)}: {failures}, {each.status}: {one_line(each.reason)}"
-    if len(failing) > MAX_NAMED:
-        yield f"  and {len(failing) - MAX_NAMED} more; use --json to see all"
+def _failing(account: reports.FailingAccount) -> str:
+    failures = plural(account.consecutive_failures, "failure")
+    return f"{one_line(account.handle)}: {failures}, {account.status}: {one_line(account.reason)}"
 
 
 def _next_poll(at: Micros | None, now: Micros) -> str:
@@ -218,8 +189,8 @@ def _fetched(posts: int, invalid: int) -> str:
     return plural(posts, "post") + (f", {plural(invalid, 'invalid record')}" if invalid else "")
 
 
-def accounts(found: Sequence[AccountSummary]) -> Iterator[str]:
-    """Return a table with a row for each account."""
+def accounts(found: Sequence[reports.AccountSummary]) -> Iterator[str]:
+    """Yield a table with a row for each account."""
     if not found:
         return
     width = max(len(one_line(each.handle)) for each in found)
@@ -234,26 +205,29 @@ def accounts(found: Sequence[AccountSummary]) -> Iterator[str]:
         yield f"{row}{truncate(each.reason, 80)}".rstrip()
 
 
-def account(found: AccountDetail) -> Iterator[str]:
+def account(found: reports.AccountDetail) -> Iterator[str]:
     account, now = found.account, found.now
     reason = f": {one_line(account.reason)}" if account.reason else ""
     no_gaps = "none" if account.watermark is None else "none, complete"
     stored = "nothing stored yet" if account.watermark is None else format_when(account.watermark, now)
+    empty = f"; the last {account.empty_polls} found nothing new" if account.empty_polls else ""
+    posts = "unknown" if account.profile_posts is None else plural(account.profile_posts, "post")
+    unseen = f", {account.unseen_posts} not found by polling" if account.unseen_posts else ""
     failures = account.consecutive_failures
     yield from key_values(
         ("account", account.account_id),
         ("handle", one_line(account.handle)),
         ("status", f"{account.status}{reason}"),
         ("added", format_when(account.added_at, now)),
-        ("added by", one_line(", ".join(account.origins)) or "no follow list any more"),
+        ("added by", one_line(", ".join(account.origins)) or "none (no longer followed)"),
         ("watermark", stored),
         ("last polled", format_when(account.last_polled_at, now)),
         ("next poll", _account_next_poll(found)),
         ("interval", format_duration(account.poll_interval)),
-        ("polls", _polls(account)),
+        ("polls", f"{account.poll_count} ({plural(account.pages_read, 'page')}){empty}"),
         ("posts fetched", _fetched(account.posts_fetched_count, account.invalid_records)),
         ("items stored", plural(found.items, "item")),
-        ("posts at source", _profile_posts(account)),
+        ("posts at source", f"{posts}{unseen}"),
         ("profile updated", format_when(account.profile_read_at, now)),
         ("failures", f"{failures} consecutive" if failures else "none"),
         ("gaps", str(len(account.gaps)) if account.gaps else no_gaps),
@@ -263,19 +237,7 @@ def account(found: AccountDetail) -> Iterator[str]:
         yield f"  {start} back to {format_when(gap.floor, now)}"
 
 
-def _polls(account: Account) -> str:
-    empty = f"; the last {account.empty_polls} found nothing new" if account.empty_polls else ""
-    return f"{account.poll_count} ({plural(account.pages_read, 'page')}){empty}"
-
-
-def _profile_posts(account: Account) -> str:
-    if account.profile_posts is None:
-        return "unknown"
-    unseen = f", {account.unseen_posts} not found by polling" if account.unseen_posts else ""
-    return f"{plural(account.profile_posts, 'post')}{unseen}"
-
-
-def _account_next_poll(found: AccountDetail) -> str:
+def _account_next_poll(found: reports.AccountDetail) -> str:
     account = found.account
     if found.is_leased and account.lease is not None:
         return f"in progress ({account.lease.poller})"
@@ -284,10 +246,7 @@ def _account_next_poll(found: AccountDetail) -> str:
     return _next_poll(account.next_poll_at, found.now)
 
 
-# Items and links
-
-
-def item(found: FeedItem) -> Iterator[str]:
+def item(found: reports.FeedItem) -> Iterator[str]:
     item = found.item
     by = f" of {one_line(item.author_handle or item.author_id)}" if item.kind == "repost" else ""
     kind = "" if item.kind == "post" else f" ({item.kind}{by})"
@@ -297,7 +256,7 @@ def item(found: FeedItem) -> Iterator[str]:
         yield f"{'':16}  {one_line(link.shared_url)}"
 
 
-def link(link: RankedLink) -> Iterator[str]:
+def link(link: reports.RankedLink) -> Iterator[str]:
     yield f"{link.sharers:>4}  {truncate(link.title, 100) or one_line(link.shared_url)}"
     if link.title:
         yield f"      {one_line(link.shared_url)}"

@@ -1,239 +1,252 @@
 """The ASGI application that `perdure serve` runs, its routing, and its start and stop.
 
-`/mcp` and every other path of the MCP server are the server's. `/health` is ours, and the rest is the
-dashboard's. Paths below `/.well-known` need no token: clients ask there how to get one.
+`/mcp` and the other routes of the MCP server lead to that server, `/health` to `Health`, and all other paths
+to the dashboard. Paths below `/.well-known` need no token, because clients ask there how to get one.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
-import socket
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncGenerator, Generator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import anyio
 import uvicorn
-from starlette.applications import Starlette
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ...feeds.account import ACCOUNTS
+from ...feeds.api import open_source
 from ...mcp.refusals import not_set_up
+from ...operating.maintenance import measure_write
 from ...storage import Storage
-from ..backends import read_settings_file
+from ...storage.errors import StorageBusy, StorageError, StorageFull, StorageReadOnly, StorageUnavailable
+from ...tasks.snapshot import TASKS
 from ..errors import CommandError
+from ..options import read_settings_file
 from ..output import print_message
 from ..signals import stop_signals
-from .banner import banner, storage_location
+from .banner import banner
 from .command import ServeOptions
-from .health import Health
-from .network import base_url, bind
 from .poller import FeedPoller
 from .servers import MCP_PATH, HostedServer
+
+if TYPE_CHECKING:
+    from ...web import Dashboard
 
 log = logging.getLogger("perdure.serve")
 
 HEALTH_PATH = "/health"
 WELL_KNOWN_PATH = "/.well-known/"
 SHUTDOWN_SECONDS = 2
-"""The time that open connections get, after the tasks and pages that they wait for have ended."""
+"""How long open connections may last after the tasks and pages that they wait for have ended."""
 
+_REASONS: dict[type[StorageError], str] = {
+    StorageFull: "the storage is full",
+    StorageReadOnly: "the storage is read-only",
+    StorageBusy: "the storage is locked by other processes",
+    StorageUnavailable: "the storage does not accept writes now",
+}
 _STOPPING = JSONResponse({"status": "stopping"}, 503)
+_UNAUTHORIZED = JSONResponse({"error": "unauthorized"}, 401, {"WWW-Authenticate": "Bearer"})
 
 
 async def run(options: ServeOptions, hosted: HostedServer) -> None:
     """Serve until a signal stops the process."""
-    if options.dashboard:
-        require_dashboard()
-    poller = await _make_poller(hosted) if options.feeds else None
-    app = ServeApp(hosted, options, poller)
     recovery = "Running tasks will be recovered by another worker or at the next start."
-    with bind(options.host, options.port) as listener:
-        async with (
-            stop_signals("waiting for running tasks", recovery) as stop,
-            anyio.create_task_group() as group,
-            app.running(),
-        ):
-            address, location = base_url(listener, options.host), await storage_location(app.storage)
-            text = banner(options, hosted, address, location, await hosted.service.host.tools())
-            server = HttpServer(app, on_started=lambda: print_message(text), on_stopped=stop.set)
-            group.start_soon(server.serve, [listener])
-            await stop.wait()
-            if server.is_stopped:
-                raise RuntimeError("the server exited unexpectedly")
-            server.should_exit = True  # refuses new connections while tasks and pages end
+    with options.bind() as listener:
+        async with stop_signals("waiting for running tasks", recovery) as stop:
+            async with _start(hosted, options) as app:
+                info, tools = await app.storage.info(), await hosted.service.host.tools()
+                address = options.base_url(listener)
+                print_message(banner(options, hosted, address, app.storage.name, info, tools))
+                server = HttpServer(app)
+                serving = asyncio.create_task(server.serve([listener]))
+                serving.add_done_callback(lambda _: stop.set())
+                await stop.wait()
+                has_failed = serving.done()
+                server.should_exit = True  # refuses new connections while tasks and pages end
+            await serving  # raises an error of the server only now, after everything else ended in good order
+    if has_failed:
+        raise RuntimeError("the server exited unexpectedly")
     print_message("Stopped. Unfinished tasks resume at the next start.")
 
 
 class HttpServer(uvicorn.Server):
-    """A uvicorn server that leaves signals alone and reports its start and end."""
+    """A uvicorn server that handles neither signals nor the lifespan of its application."""
 
-    def __init__(
-        self, app: ASGIApp, *, on_started: Callable[[], None], on_stopped: Callable[[], None]
-    ) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,
-                lifespan="off",
-                log_config=None,
-                log_level="critical",  # ExceptionLogger logs exceptions; a cut connection is not an error
-                access_log=False,
-                timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-            )
+    def __init__(self, app: ASGIApp) -> None:
+        config = uvicorn.Config(
+            app,
+            lifespan="off",
+            log_config=None,
+            log_level="critical",  # see `_log_exceptions`
+            access_log=False,
+            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )
-        self._on_started = on_started
-        self._on_stopped = on_stopped
-        self.is_stopped = False
+        super().__init__(config)
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
         yield
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._on_started()
 
-    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        try:
-            await super().serve(sockets)
-        finally:
-            self.is_stopped = True
-            self._on_stopped()
+def _import_dashboard() -> type[Dashboard]:
+    try:
+        from ...web import Dashboard  # noqa: PLC0415 (the extra may be missing)
+    except ModuleNotFoundError as error:
+        hint = "install the web extra: pip install 'perdure[web]', or use --no-dashboard"
+        raise CommandError(f"{error.name} is not installed; {hint}") from error
+    return Dashboard
 
 
 async def _make_poller(hosted: HostedServer) -> FeedPoller:
-    """Return a poller with the settings of this directory, and check them before anything is opened."""
+    """Return a poller with the settings of the current directory, which are checked here."""
     settings = read_settings_file()
     if settings.url not in (None, hosted.storage):
-        log.warning(
-            "ignoring the url of the feeds settings: this server polls the accounts of its own storage"
-        )
-    poller = FeedPoller(settings, simulated=hosted.is_sample)
-    await poller.check()
-    return poller
+        log.warning("ignoring the url of the feeds settings: accounts of the server's own storage are polled")
+    async with open_source(settings):  # sends no request
+        return FeedPoller(settings, simulated=hosted.is_sample)
 
 
-def require_dashboard() -> None:
-    try:
-        from ... import web  # noqa: F401, PLC0415  # pyright: ignore[reportUnusedImport]
-    except ModuleNotFoundError as error:
-        raise CommandError(
-            f"{error.name} is not installed; install the web extra: pip install 'perdure[web]', "
-            "or use --no-dashboard"
-        ) from error
+@asynccontextmanager
+async def _start(hosted: HostedServer, options: ServeOptions) -> AsyncGenerator[ServeApp]:
+    """Run the server's lifespan, which opens the storage, then the dashboard and the poller."""
+    dashboard_type = _import_dashboard() if options.dashboard else None
+    poller = await _make_poller(hosted) if options.feeds else None
+    service, server = hosted.service, _log_exceptions(hosted.app)
+    async with hosted.app.router.lifespan_context(hosted.app), AsyncExitStack() as stack:
+        if not service.is_joined:
+            raise CommandError(not_set_up("lifespan=tasks.lifespan").error.message)
+        storage = service.runtime.store.storage
+        is_protected = hosted.authenticates_clients and service.host.is_authenticated
+        if options.token and not is_protected:
+            server = _require_token(server, options.token)
+        dashboard = server
+        if dashboard_type is not None:
+            has_accounts = any((await storage.counts(ACCOUNTS, now=0)).values())
+            made = dashboard_type(
+                storage,
+                feeds=poller is not None or hosted.is_sample or has_accounts,
+                token=options.effective_dashboard_token,
+                read_only=options.read_only,
+                hosts=options.allowed_hosts,
+                config=service.runtime.store.config,
+            )
+            await stack.enter_async_context(made.running())
+            dashboard = made.app
+        if poller is not None:
+            await stack.enter_async_context(poller.running(storage))
+        app = ServeApp(hosted, storage, server, dashboard, Health(storage, poller))
+        try:
+            yield app
+        finally:
+            app.is_stopping = True
 
 
+@dataclass
 class ServeApp:
     """The MCP server, the dashboard and `/health` as one ASGI application."""
 
-    def __init__(self, hosted: HostedServer, options: ServeOptions, poller: FeedPoller | None) -> None:
-        self._hosted = hosted
-        self._options = options
-        self._poller = poller
-        self._server: ASGIApp = ExceptionLogger(hosted.app)
-        self._dashboard: ASGIApp | None = None
-        self._health: Health | None = None
-        """None unless the application is running."""
-
-    @property
-    def storage(self) -> Storage:
-        """The storage of the tasks, while the application is running."""
-        return self._hosted.service.runtime.store.storage
-
-    @asynccontextmanager
-    async def running(self) -> AsyncGenerator[None]:
-        """Run the server's lifespan, which opens the storage, and then the dashboard and the poller."""
-        app = self._hosted.app
-        async with app.router.lifespan_context(app):
-            if not self._hosted.service.is_joined:
-                raise CommandError(not_set_up("lifespan=tasks.lifespan").error.message)
-            is_protected = self._hosted.authenticates_clients and self._hosted.service.host.is_authenticated
-            if self._options.token is not None and not is_protected:
-                self._server = BearerAuth(self._server, self._options.token)
-            poller = nullcontext() if self._poller is None else self._poller.running(self.storage)
-            async with self._run_dashboard(), poller:
-                self._health = Health(self.storage, self._poller)
-                try:
-                    yield
-                finally:
-                    self._health = None
-
-    @asynccontextmanager
-    async def _run_dashboard(self) -> AsyncGenerator[None]:
-        if not self._options.dashboard:
-            yield
-            return
-        from ...web import Dashboard  # noqa: PLC0415 (the extra may be missing)
-
-        dashboard = Dashboard(
-            self.storage,
-            feeds=self._poller is not None or await self._has_feeds(),
-            token=self._options.effective_dashboard_token,
-            read_only=self._options.read_only,
-            hosts=self._options.allowed_hosts,
-            config=self._hosted.service.runtime.store.config,
-        )
-        self._dashboard = dashboard.app
-        async with dashboard.running():
-            yield
-
-    async def _has_feeds(self) -> bool:
-        return self._hosted.is_sample or any((await self.storage.counts(ACCOUNTS, now=0)).values())
+    hosted: HostedServer
+    storage: Storage
+    server: ASGIApp
+    """The MCP server, with a check of the token if one is required."""
+    dashboard: ASGIApp
+    """The dashboard, or the MCP server if there is no dashboard."""
+    health: Health
+    is_stopping: bool = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._route(scope)(scope, receive, send)
 
     def _route(self, scope: Scope) -> ASGIApp:
-        if self._health is None:
+        if self.is_stopping:
             return _STOPPING
         path: str = scope["path"]
-        if _has_route(self._hosted.app, scope) or path == f"{MCP_PATH}/":
-            return self._server
+        is_own = any(route.matches(scope)[0] is not Match.NONE for route in self.hosted.app.routes)
+        if is_own or path == f"{MCP_PATH}/":
+            return self.server
         if path == HEALTH_PATH:
-            return self._health
+            return self.health
         if path.startswith(WELL_KNOWN_PATH):
-            return self._hosted.app  # which answers 404, without a token too
-        return self._server if self._dashboard is None else self._dashboard
+            return self.hosted.app  # responds with 404 and does not require a token
+        return self.dashboard
 
 
-def _has_route(app: Starlette, scope: Scope) -> bool:
-    return any(route.matches(scope)[0] is not Match.NONE for route in app.routes)
+class Health:
+    """The ASGI application that reports at `/health` whether the storage can be read and written.
 
-
-class ExceptionLogger:
-    """Middleware that logs every exception of the user's own routes.
-
-    uvicorn would log them too, but it also logs each connection that is cut at shutdown, so it is silenced.
+    It requires no token and does not name the storage.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, storage: Storage, poller: FeedPoller | None = None) -> None:
+        self._storage = storage
+        self._poller = poller
+        self._probe = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self.response()
+        await response(scope, receive, send)
+
+    async def response(self) -> Response:
         try:
-            await self._app(scope, receive, send)
+            await self._storage.counts(TASKS, "health", now=0)
+        except StorageError:
+            return JSONResponse({"status": "storage unavailable"}, 503)
+        error = await self._write_error()
+        if error is not None:
+            reason = _REASONS.get(type(error), "the storage failed; see the server log")
+            return JSONResponse({"status": "writes fail", "reason": reason}, 503)
+        if self._poller is None:
+            return JSONResponse({"status": "ok"})
+        # The status stays ok, so that a failing poller does not move the clients to another server.
+        feeds = "not polled; see the server log" if self._poller.is_failing else "polled"
+        return JSONResponse({"status": "ok", "feeds": feeds})
+
+    async def _write_error(self) -> StorageError | None:
+        """Return why writes fail, or None.
+
+        While writes succeed, nothing is written here. After a failure, each request tries one write. Perhaps
+        nothing else writes: a load balancer sends no calls to a server that reports a failure.
+        """
+        if self._storage.write_error is not None and not self._probe.locked():
+            async with self._probe:
+                try:
+                    await measure_write(self._storage, "health")
+                except StorageError as error:
+                    log.warning("writes to the storage fail: %s", error)
+        return self._storage.write_error
+
+
+def _log_exceptions(app: ASGIApp) -> ASGIApp:
+    """Return an application that logs the exceptions of `app`.
+
+    uvicorn is silenced: it would log these too, but also each connection that is cut when the server stops.
+    """
+
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await app(scope, receive, send)
         except Exception:
             log.exception("%s %r raised an exception", scope.get("method", scope["type"]), scope["path"])
             raise
 
+    return call
 
-class BearerAuth:
-    """Middleware that refuses requests without the token in `Authorization: Bearer`."""
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self._app = app
-        self._expected = f"bearer {token}".encode()
+def _require_token(app: ASGIApp, token: str) -> ASGIApp:
+    """Return an application that refuses requests without the token in `Authorization: Bearer`."""
+    expected = f"bearer {token}".encode()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._is_authorized(scope):
-            await self._app(scope, receive, send)
-            return
-        refusal = JSONResponse({"error": "unauthorized"}, 401, {"WWW-Authenticate": "Bearer"})
-        await refusal(scope, receive, send)
-
-    def _is_authorized(self, scope: Scope) -> bool:
+    async def check(scope: Scope, receive: Receive, send: Send) -> None:
         header: bytes = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        scheme, _, token = header.partition(b" ")
-        return hmac.compare_digest(scheme.lower() + b" " + token.strip(), self._expected)
+        scheme, _, given = header.partition(b" ")
+        is_authorized = hmac.compare_digest(scheme.lower() + b" " + given.strip(), expected)
+        await (app if is_authorized else _UNAUTHORIZED)(scope, receive, send)
+
+    return check

@@ -2,111 +2,134 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Annotated, Self
+import os
+import re
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from errno import EADDRINUSE
+from ipaddress import ip_address
+from typing import Annotated
 
 import anyio
-import typer
+from typer import Argument, Context, Option
 
-from ..errors import report_errors
-from ..options import OptionGroup, UrlOption, VerboseOption, common_options, refuse_options, storage_url
+from ...operating.access import LOOPBACK_HOSTS, MIN_TOKEN_LENGTH, is_loopback
+from ..errors import CommandError
+from ..options import UrlOption, VerboseOption, refuse_options, storage_url
 from ..output import configure_logging
-from .network import allowed_hosts, require_token, validate_token
+
+FIRST_PORT, LAST_PORT = 8000, 8099
+GENERATE_HINT = 'python -c "import secrets; print(secrets.token_urlsafe(24))"'
+_HOST_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+TOKEN_HELP = "Bearer token that clients must send. Required unless the server listens on localhost only."  # noqa: S105
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeOptions(OptionGroup):
+class ServeOptions:
     """The options that apply to the sample server and to the user's own."""
 
-    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1"
+    host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1"
     allowed_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allowed-host", help="Host name under which a reverse proxy serves this server. Repeatable."
-        ),
+        list[str] | None, Option(help="Host name under which a reverse proxy serves this server. Repeatable.")
     ] = None
-    port: Annotated[
-        int | None,
-        typer.Option("--port", min=1, max=65535, help="Port. Default: the first free port from 8000."),
-    ] = None
-    token: Annotated[
-        str | None,
-        typer.Option(
-            "--token",
-            envvar="PERDURE_TOKEN",
-            help="Bearer token that clients must send. Required unless the server listens on localhost only.",
-        ),
-    ] = None
+    port: Annotated[int | None, Option(min=1, max=65535, help="Default: first free port from 8000.")] = None
+    token: Annotated[str | None, Option(envvar="PERDURE_TOKEN", help=TOKEN_HELP)] = None
     dashboard_token: Annotated[
-        str | None,
-        typer.Option(
-            "--dashboard-token",
-            envvar="PERDURE_DASHBOARD_TOKEN",
-            help="Separate token for the dashboard. Default: same as --token.",
-        ),
+        str | None, Option(envvar="PERDURE_DASHBOARD_TOKEN", help="Token of the dashboard. Default: --token.")
     ] = None
-    read_only: Annotated[bool, typer.Option("--read-only", help="Make the dashboard read-only.")] = False
-    dashboard: Annotated[
-        bool, typer.Option("--dashboard/--no-dashboard", help="Serve the dashboard at /.")
-    ] = True
-    feeds: Annotated[
-        bool,
-        typer.Option("--feeds", help="Also poll the Bluesky accounts of the storage: see `perdure feeds`."),
-    ] = False
+    read_only: Annotated[bool, Option("--read-only", help="Make the dashboard read-only.")] = False
+    dashboard: Annotated[bool, Option(help="Serve the dashboard at /.")] = True
+    feeds: Annotated[bool, Option("--feeds", help="Also poll the Bluesky accounts of the storage.")] = False
 
-    def validated(self) -> Self:
-        """Return the options with valid tokens, an empty one as None. Raise CommandError for invalid ones."""
-        allowed_hosts(self.host, self.allowed_host or ())
-        return replace(
-            self,
-            token=require_token(self.host, self.allowed_host or (), self.token),
-            dashboard_token=validate_token("dashboard token", self.dashboard_token),
-        )
+    def check_tokens(self) -> None:
+        """Refuse invalid tokens, and a server without a token that other machines can reach."""
+        others = [*(self.allowed_host or ()), *([] if is_loopback(self.host) else [self.host])]
+        if others and not self.token:
+            raise CommandError(
+                f"{others[0]} is reachable from other machines, so a token is required; "
+                f"set --token or PERDURE_TOKEN; generate a token with: {GENERATE_HINT}"
+            )
+        for name, token in (("token", self.token), ("dashboard token", self.dashboard_token)):
+            if token and (not token.isascii() or not token.isprintable() or " " in token):
+                raise CommandError(f"the {name} must be printable ASCII without spaces")
+            if token and len(token) < MIN_TOKEN_LENGTH:
+                limit = f"at least {MIN_TOKEN_LENGTH} characters"
+                raise CommandError(f"the {name} must have {limit}; generate one with: {GENERATE_HINT}")
 
     @property
     def allowed_hosts(self) -> tuple[str, ...] | None:
-        """Host names that requests may use, or None for any."""
-        return allowed_hosts(self.host, self.allowed_host or ())
+        """The host names that requests may use, or None for any.
+
+        A local server accepts only known names. Otherwise another website could make its own name resolve to
+        this machine. A server that other machines reach can have any name, and is protected by its token.
+        """
+        others = self.allowed_host or ()
+        if not others and not is_loopback(self.host):
+            return None
+        for name in others:
+            if not _HOST_NAME.fullmatch(name):
+                raise CommandError(f"invalid --allowed-host {name}; use a host name without scheme and port")
+        return tuple(dict.fromkeys(name.lower() for name in (*LOOPBACK_HOSTS, self.host, *others)))
 
     @property
     def effective_dashboard_token(self) -> str | None:
-        return self.token if self.dashboard_token is None else self.dashboard_token
+        return self.dashboard_token or self.token or None
+
+    def bind(self) -> socket.socket:
+        """Return a socket that listens on the port, or on the first free one from 8000.
+
+        Ports are tried in order, so that a restarted server usually gets its old one.
+        """
+        host, ports = self.host, range(FIRST_PORT, LAST_PORT + 1) if self.port is None else (self.port,)
+        for port in ports:
+            try:
+                found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+                family, _, _, _, address = found[0]
+                is_dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+                # This also starts listening: another process can still take a port that is only bound.
+                return socket.create_server(address, family=family, backlog=128, dualstack_ipv6=is_dual)
+            except socket.gaierror as error:
+                raise CommandError(f"invalid --host {host}: {error.strerror}") from error
+            except OSError as error:
+                if error.errno != EADDRINUSE:
+                    reason = os.strerror(error.errno or 0)
+                    raise CommandError(f"cannot listen on {host}:{port}: {reason}") from error
+        if self.port is not None:
+            raise CommandError(f"port {self.port} on {host} is in use; choose another with --port or omit it")
+        raise CommandError(f"ports {FIRST_PORT} to {LAST_PORT} on {host} are in use; choose one with --port")
+
+    def base_url(self, listener: socket.socket) -> str:
+        """Return the URL at which this machine reaches the server: http://host:port."""
+        host = self.host
+        with suppress(ValueError):
+            if ip_address(host).is_unspecified:
+                host = "127.0.0.1"
+            elif ip_address(host).version == 6:
+                host = f"[{host}]"
+        return f"http://{host}:{listener.getsockname()[1]}"
 
 
-@common_options
 def serve(
-    context: typer.Context,
-    server: Annotated[
-        str | None, typer.Argument(metavar="MODULE:SERVER", help="Your MCP server. Default: a sample server.")
-    ] = None,
+    context: Context,
+    server: Annotated[str | None, Argument(metavar="MODULE:SERVER", help="Default: a sample server.")] = None,
     *,
     url: UrlOption = None,
-    sample_feeds: Annotated[
-        bool,
-        typer.Option(
-            "--sample-feeds/--no-sample-feeds", help="Use simulated feeds; --no-sample-feeds reads Bluesky."
-        ),
-    ] = True,
+    sample_feeds: Annotated[bool, Option(help="Use simulated feeds instead of Bluesky.")] = True,
     verbose: VerboseOption = False,
     options: ServeOptions,
 ) -> None:
     """Serve an MCP server and its dashboard over HTTP until stopped (Ctrl+C or SIGTERM)."""
     configure_logging(verbose=verbose)
-    with report_errors():
-        options = options.validated()
-        if server is not None:
-            refuse_options(context, server, "url", "sample_feeds")
-        # MCP takes long to import, and the other commands do not need it
-        from .asgi import run  # noqa: PLC0415
-        from .servers import load_server, sample_server  # noqa: PLC0415
+    options.check_tokens()
+    if server is not None:
+        refuse_options(context, server, "url", "sample_feeds")
+    # MCP takes long to import, and the other commands do not need it
+    from .asgi import run  # noqa: PLC0415
+    from .servers import load_server, sample_server  # noqa: PLC0415
 
-        if server is None:
-            hosted = sample_server(
-                storage_url(url),
-                options.allowed_hosts,
-                simulated=sample_feeds,
-                has_token=options.token is not None,
-            )
-        else:
-            hosted = load_server(server, options.allowed_hosts)
-        anyio.run(run, options, hosted)
+    if server is None:
+        hosted = sample_server(storage_url(url), options, simulated=sample_feeds)
+    else:
+        hosted = load_server(server, options.allowed_hosts)
+    anyio.run(run, options, hosted)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 
 import anyio
 
-from ...feeds import Feeds, FeedSettings, FeedSource, FeedStore, PollFailed, PollOutcome
+from ...feeds import Feeds, FeedSettings, FeedStore, PollFailed, PollOutcome
 from ...feeds.api import open_source
 from ...samples.source import with_simulated
 from ...storage import Storage
@@ -21,29 +21,22 @@ from ..signals import run_in_background
 log = logging.getLogger("perdure.feeds")
 
 MIN_RESTART_SECONDS, MAX_RESTART_SECONDS = 60.0, 3600.0
-"""The time before a failed poller restarts. It doubles each time, because sources limit logins."""
+"""The time before a failed poller restarts. It doubles after each failure, because sources limit logins."""
 
 
+@dataclass
 class FeedPoller:
     """A poller that runs as long as the server, and restarts after failures."""
 
-    def __init__(self, settings: FeedSettings, *, simulated: bool) -> None:
-        """With `simulated`, the accounts of the sample feeds are polled too, which Bluesky does not know."""
-        self._settings = settings
-        self._simulated = simulated
-        self.is_failing = False
-        """Whether the poller failed as a whole and has polled nothing since."""
+    settings: FeedSettings
+    simulated: bool
+    """Whether to poll the accounts of the sample feeds too, which do not exist on Bluesky."""
+    is_failing: bool = False
+    """Whether the poller has failed and has polled no account since."""
 
-    async def check(self) -> None:
-        """Raise if the settings are invalid or a package is missing. No request is sent to the source."""
-        async with open_source(self._settings):
-            pass
-
-    @asynccontextmanager
-    async def running(self, storage: Storage) -> AsyncGenerator[None]:
-        """Poll in the background; at the end, release the accounts before the storage is closed."""
-        async with run_in_background(self._poll_forever(FeedStore(storage))):
-            yield
+    def running(self, storage: Storage) -> AbstractAsyncContextManager[object]:
+        """Poll until the block ends, then release the accounts. The storage must still be open."""
+        return run_in_background(self._poll_forever(FeedStore(storage)))
 
     async def _poll_forever(self, store: FeedStore) -> None:
         delay = MIN_RESTART_SECONDS
@@ -51,7 +44,10 @@ class FeedPoller:
             started = time.monotonic()
             reason = "the poller failed"
             try:
-                await self._poll(store)
+                async with open_source(self.settings) as opened:
+                    source = with_simulated(opened) if self.simulated else opened
+                    log.info("polling %s", source.name)
+                    await Feeds(store, self.settings, source=source).run(on_outcome=self._log)
             except PerdureError as error:
                 reason = error_message(error)
             except Exception:  # a defect of the poller must not stop the server
@@ -62,12 +58,6 @@ class FeedPoller:
             log.error("feeds are not polled: %s; the next attempt is in %.0f s", reason, delay)
             await anyio.sleep(delay)
             delay = min(2 * delay, MAX_RESTART_SECONDS)
-
-    async def _poll(self, store: FeedStore) -> None:
-        async with open_source(self._settings) as opened:
-            source: FeedSource = with_simulated(opened) if self._simulated else opened
-            log.info("polling %s", source.name)
-            await Feeds(store, self._settings, source=source).run(on_outcome=self._log)
 
     def _log(self, outcome: PollOutcome) -> None:
         self.is_failing = False

@@ -1,11 +1,11 @@
-"""The MCP server to serve: the sample server, or the user's own."""
+"""The MCP server to serve: the sample server, or a server of the user."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from mcp.server import MCPServer
 from mcp.server.lowlevel import Server
@@ -20,8 +20,13 @@ from ...runtime import App
 from ...samples import SampleFeeds, make_server, simulated_feeds
 from ...samples.server import DEMO_CONFIG
 from ...tasks import Owner
-from ..backends import read_settings_file
-from ..importer import LoadError, load
+from ..errors import CommandError
+from ..importer import load
+from ..options import read_settings_file
+from .command import ServeOptions
+
+if TYPE_CHECKING:
+    from fastmcp import FastMCP
 
 AllowedHosts: TypeAlias = tuple[str, ...] | None
 """Host names that requests may use, or None for any."""
@@ -39,8 +44,8 @@ class HostedServer:
     app: Starlette
     service: Service
     authenticates_clients: bool = True
-    """Whether the app includes the authentication that its server declares. The clients of a
-    low-level server are authenticated by the user's own transport, which is not used here.
+    """Whether the app performs the authentication that its server declares. A low-level server leaves that to
+    the user's own transport, which is not used here.
     """
     storage: str | None = None
     """The URL of the sample server's storage. None for the user's own server."""
@@ -50,38 +55,48 @@ class HostedServer:
         return self.storage is not None
 
 
-def sample_server(url: str, allowed_hosts: AllowedHosts, *, simulated: bool, has_token: bool) -> HostedServer:
+def sample_server(url: str, options: ServeOptions, *, simulated: bool) -> HostedServer:
     """Return a server with sample tools on this storage."""
-    tasks = Tasks(url, runtime=DEMO_CONFIG, identify=(lambda _: TOKEN_OWNER) if has_token else None)
-    server = make_server(
-        tasks, simulated_feeds() if simulated else SampleFeeds(settings=read_settings_file())
-    )
-    return replace(_host(server, server.name, ATTACH_TO_MCPSERVER, allowed_hosts), storage=url)
+    tasks = Tasks(url, runtime=DEMO_CONFIG, identify=(lambda _: TOKEN_OWNER) if options.token else None)
+    feeds = simulated_feeds() if simulated else SampleFeeds(settings=read_settings_file())
+    server = make_server(tasks, feeds)
+    return replace(_host(server, server.name, ATTACH_TO_MCPSERVER, options.allowed_hosts), storage=url)
 
 
 def load_server(name: str, allowed_hosts: AllowedHosts) -> HostedServer:
-    """Return the user's own server."""
+    """Import the user's own server."""
     found = load(name, "server")
     if isinstance(found, MCPServer):
         return _host(cast("MCPServer[Any]", found), name, ATTACH_TO_MCPSERVER, allowed_hosts)
     if isinstance(found, Server):
         hosted = _host(cast("Server[Any]", found), name, ATTACH_TO_LOW_LEVEL, allowed_hosts)
         return replace(hosted, authenticates_clients=False)
-    return _host_fastmcp(found, name, allowed_hosts)
+    if "fastmcp" in sys.modules:  # otherwise the object is not from FastMCP, which may not be installed
+        from fastmcp import FastMCP  # noqa: PLC0415
+
+        if isinstance(found, FastMCP):
+            return _host_fastmcp(cast("FastMCP[Any]", found), name, allowed_hosts)
+    if isinstance(found, App):
+        hint = f"run it with: perdure worker {name}"
+        raise CommandError(f"{name} is a perdure.runtime.App, which has no tools; {hint}")
+    if isinstance(found, Tasks):
+        raise CommandError(f"{name} is a Tasks object; name its server instead")
+    raise CommandError(f"{name} is a {type(found).__name__}, not an MCPServer, Server or FastMCP")
 
 
 def _host(
     server: MCPServer[Any] | Server[Any], name: str, advice: str, allowed_hosts: AllowedHosts
 ) -> HostedServer:
-    app = server.streamable_http_app(
-        streamable_http_path=MCP_PATH, transport_security=_security(allowed_hosts)
-    )
+    security = _security(allowed_hosts)
+    app = server.streamable_http_app(streamable_http_path=MCP_PATH, transport_security=security)
     return HostedServer(name=server.name, app=app, service=_find_service(server.middleware, name, advice))
 
 
 def _security(allowed_hosts: AllowedHosts) -> TransportSecuritySettings:
-    """Allow these host names with and without a port. The SDK's default only knows names with a port, and
-    allows every name on loopback addresses other than 127.0.0.1 and ::1.
+    """Return settings that allow these host names with and without a port.
+
+    By default, the SDK allows names with a port only, and any name on loopback addresses other than 127.0.0.1
+    and ::1.
     """
     if allowed_hosts is None:
         return TransportSecuritySettings(enable_dns_rebinding_protection=False)
@@ -91,18 +106,11 @@ def _security(allowed_hosts: AllowedHosts) -> TransportSecuritySettings:
 
 
 def _origins(hosts: Iterable[str]) -> list[str]:
-    # a proxy may terminate TLS
+    # The scheme can be https, because a proxy may terminate TLS.
     return [f"{scheme}://{each}" for each in hosts for scheme in ("http", "https")]
 
 
-def _host_fastmcp(found: object, name: str, allowed_hosts: AllowedHosts) -> HostedServer:
-    if "fastmcp" not in sys.modules:  # then it is not an object of FastMCP, which may not be installed
-        raise LoadError(_not_a_server(found, name))
-    from fastmcp import FastMCP  # noqa: PLC0415 (the extra may be missing)
-
-    if not isinstance(found, FastMCP):
-        raise LoadError(_not_a_server(found, name))
-    server = cast("FastMCP[Any]", found)
+def _host_fastmcp(server: FastMCP[Any], name: str, allowed_hosts: AllowedHosts) -> HostedServer:
     # FastMCP has no public attribute for its low-level server; `perdure.mcp.fastmcp` uses this one too.
     low_level = cast("Server[Any]", server._mcp_server)  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
     app = server.http_app(
@@ -116,19 +124,11 @@ def _host_fastmcp(found: object, name: str, allowed_hosts: AllowedHosts) -> Host
     return HostedServer(name=server.name, app=app, service=service)
 
 
-def _not_a_server(found: object, name: str) -> str:
-    if isinstance(found, App):
-        return f"{name} is a perdure.runtime.App, which has no tools; run it with: perdure worker {name}"
-    if isinstance(found, Tasks):
-        return f"{name} is a Tasks object; name its server instead"
-    return f"{name} is a {type(found).__name__}, not an MCPServer, Server or FastMCP"
-
-
 def _find_service(middleware: Sequence[object], name: str, advice: str) -> Service:
-    """Return the tasks that are attached to a server as middleware."""
+    """Return the service of the Tasks object that is attached to a server as middleware."""
     for each in middleware:
         if isinstance(each, Middleware):
             if not each.service.serves_methods:
-                raise LoadError(not_set_up("extensions=[tasks]").error.message)
+                raise CommandError(not_set_up("extensions=[tasks]").error.message)
             return each.service
-    raise LoadError(f"{name} has no Tasks attached; {advice}")
+    raise CommandError(f"{name} has no Tasks attached; {advice}")

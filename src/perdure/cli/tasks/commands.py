@@ -2,62 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, TypeVar
 
 import anyio
 import typer
+from typer import Argument, Option
 
-from ...operating import Operator, TaskChanges, TaskDetail, TaskSummary, TaskSummaryPage
-from ...storage.clock import SECOND
+from ...operating import Operator, TaskChanges, TaskSummary, TaskSummaryPage
+from ...storage import open_storage
+from ...storage.clock import SECOND, system_clock
 from ...storage.errors import PerdureError
 from ...tasks import Status
 from ...tasks.errors import MalformedAnswer, NotFound
-from ..backends import open_operator
-from ..errors import CommandError, report_errors
-from ..options import CommonOptions, DryRunOption, common_options, past_time
-from ..output import (
-    is_interactive,
-    one_line,
-    plural,
-    print_json,
-    print_message,
-    print_result,
-    replace_unencodable,
-    stdout,
-)
-from .prompt import AnswerInput, build_answer, choose_question
-from .render import (
-    newer_task_line,
-    page_json,
-    render_stats,
-    render_task,
-    stats_json,
-    task_detail_json,
-    task_display,
-    task_json,
-    task_line,
-    task_table,
-)
+from ..errors import CommandError
+from ..options import CommonOptions, DryRunOption, command, past_time
+from ..output import one_line, plural, print_json, print_message, stdout
+from . import render
+from .prompt import build_answer, choose_question
 
 T = TypeVar("T")
 
-tasks = typer.Typer(name="tasks", no_args_is_help=True)
+tasks = typer.Typer(name="tasks", no_args_is_help=True, help="Show and manage the tasks of all owners.")
 
 
-@tasks.callback()
-def tasks_callback() -> None:
-    """List, show, watch, cancel, answer and purge the tasks of all owners."""
-    replace_unencodable()
-
-
-def _complete_task_id(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+def _complete_id(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """Return ids and descriptions of the newest tasks, for shell completion."""
     try:
-        page = anyio.run(partial(_run, context.params.get("url"), lambda operator: operator.tasks(limit=100)))
+        page = TaskOptions(url=context.params.get("url")).run(lambda operator: operator.tasks(limit=100))
     except (PerdureError, CommandError):
         return []
     return [
@@ -67,65 +41,39 @@ def _complete_task_id(context: typer.Context, incomplete: str) -> list[tuple[str
     ]
 
 
-TaskArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="ID", help="Task id, or at least its first 6 characters.", autocompletion=_complete_task_id
-    ),
-]
-OptionalTask = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="ID", help="Task to watch. Default: the newest tasks.", autocompletion=_complete_task_id
-    ),
-]
-StatusOption = Annotated[
-    list[Status] | None, typer.Option("--status", help="Show only this status. Repeatable.")
-]
-NameOption = Annotated[
-    str | None,
-    typer.Option("--name", help="Show only this tool, function or method.", show_default=False),
-]
-LimitOption = Annotated[int, typer.Option("--limit", min=1, max=200, help="Maximum number of results.")]
+TASK_HELP = "Task id, or at least its first 6 characters."
+WATCH_HELP = "Task to watch. Default: the newest tasks."
+TaskArgument = Annotated[str, Argument(metavar="ID", help=TASK_HELP, autocompletion=_complete_id)]
+OptionalTask = Annotated[str | None, Argument(metavar="ID", help=WATCH_HELP, autocompletion=_complete_id)]
+StatusOption = Annotated[list[Status] | None, Option(help="Show only this status. Repeatable.")]
+NameOption = Annotated[str | None, Option(help="Show only this tool, function or method.")]
+LimitOption = Annotated[int, Option(min=1, max=200, help="Maximum number of results.")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskOptions(CommonOptions):
-    """The options of every command on tasks."""
-
     def run(self, work: Callable[[Operator], Awaitable[T]]) -> T:
-        """Run `work` with an `Operator` of the storage, and report errors."""
-        with report_errors(), _operator_hints():
-            return anyio.run(partial(_run, self.url, work))
+        """Run `work` with an `Operator` of the storage. Replace errors that are worded for clients."""
+        try:
+            return anyio.run(_run, self.existing_storage(), work)
+        except NotFound as error:
+            raise CommandError("task not found; list tasks with `perdure tasks list`") from error
+        except MalformedAnswer as error:
+            hint = "see the question with `perdure tasks show ID`"
+            raise CommandError(f"invalid answer: {one_line(error.reason)}; {hint}") from error
 
 
-async def _run(url: str | None, work: Callable[[Operator], Awaitable[T]]) -> T:
-    async with open_operator(url) as operator:
-        return await work(operator)
+async def _run(url: str, work: Callable[[Operator], Awaitable[T]]) -> T:
+    async with await open_storage(url) as storage:
+        return await work(Operator(storage))
 
 
-@contextmanager
-def _operator_hints() -> Generator[None]:
-    """Replace errors that are written for clients with ones that help operators."""
-    try:
-        yield
-    except NotFound as error:
-        raise CommandError("task not found; list tasks with `perdure tasks list`") from error
-    except MalformedAnswer as error:
-        raise CommandError(
-            f"invalid answer: {one_line(error.reason)}; see the question with `perdure tasks show ID`"
-        ) from error
-
-
-@tasks.command("list")
-@common_options
+@command(tasks, "list")
 def list_tasks(
     *,
     status: StatusOption = None,
     name: NameOption = None,
-    after: Annotated[
-        str | None, typer.Option("--after", help="Cursor printed at the end of the previous page.")
-    ] = None,
+    after: Annotated[str | None, Option(help="Cursor printed at the end of the previous page.")] = None,
     limit: LimitOption = 50,
     options: TaskOptions,
 ) -> None:
@@ -135,41 +83,29 @@ def list_tasks(
     """
     page = options.run(lambda operator: operator.tasks(statuses=status, name=name, after=after, limit=limit))
     if options.json:
-        print_json(page_json(page))
+        print_json(page)
         return
-    _print_page(page)
+    if not (page.tasks or page.newer):
+        print_message("No tasks found.")
+    elif page.tasks and stdout.is_interactive:
+        stdout.print(render.task_table(page.tasks))
+    else:
+        options.print(page, (render.task_line(task) for task in page.tasks))
+    options.print(page, (render.newer_task_line(task) for task in page.newer))
     for task_id in page.corrupt:
         print_message(f"Task {task_id} is damaged; check the storage with `perdure doctor`.")
     if page.next_cursor is not None:
         print_message(f"More tasks: --after {page.next_cursor}")
 
 
-def _print_page(page: TaskSummaryPage) -> None:
-    if not (page.tasks or page.newer):
-        print_message("No tasks found.")
-    elif page.tasks and is_interactive(stdout):
-        stdout.print(task_table(page.tasks))
-    else:
-        for task in page.tasks:
-            print_result(task_line(task))
-    for task in page.newer:
-        print_result(newer_task_line(task))
-
-
-@tasks.command()
-@common_options
+@command(tasks)
 def show(task: TaskArgument, *, options: TaskOptions) -> None:
     """Show one task: arguments, variables, timeline, open questions and outcome."""
-
-    async def work(operator: Operator) -> None:
-        detail = await operator.find(task)
-        options.print(task_detail_json(detail), render_task(detail, operator.clock()))
-
-    options.run(work)
+    detail = options.run(lambda operator: operator.find(task))
+    options.print(detail, render.render_task(detail, system_clock()))
 
 
-@tasks.command()
-@common_options
+@command(tasks)
 def watch(
     task: OptionalTask = None,
     *,
@@ -178,59 +114,49 @@ def watch(
     limit: LimitOption = 20,
     options: TaskOptions,
 ) -> None:
-    """Watch the newest tasks until Ctrl+C, or one task until it finishes. Exit with 1 if that task failed."""
+    """Watch the newest tasks until Ctrl+C, or one task until it finishes. Exit with 1 unless it completed."""
 
-    async def watch_page(operator: Operator) -> None:
-        display = task_display(operator.clock, json=options.json)
-        async with aclosing(operator.watch(statuses=status, name=name, limit=limit)) as pages:
-            with display.live:
-                async for changes in pages:
-                    display.show(changes, operator.clock())
-
-    async def watch_task(operator: Operator, task: str) -> Status:
-        display = task_display(operator.clock, json=options.json)
-        found = (await operator.find(task)).summary
-        async with aclosing(operator.watch_task(found.locator, found.task_id)) as versions:
-            with display.live:
-                async for detail in versions:
-                    found = detail.summary
-                    display.show(_single_change(detail), operator.clock())
-        return found.status
+    async def work(operator: Operator) -> Status | None:
+        if task is None:
+            changes = operator.watch(statuses=status, name=name, limit=limit)
+        else:
+            changes = _watch_task(operator, (await operator.find(task)).summary)
+        last: TaskChanges | None = None
+        async with aclosing(changes):
+            with render.task_display(operator.clock, json=options.json) as show:
+                async for last in changes:
+                    show(last)
+        return last and last.page.tasks[0].status
 
     try:
-        if task is None:
-            options.run(watch_page)
-        elif options.run(lambda operator: watch_task(operator, task)) is not Status.COMPLETED:
+        if options.run(work) is not Status.COMPLETED:  # the newest tasks are watched forever
             raise typer.Exit(1)
     except KeyboardInterrupt:
         return
 
 
-def _single_change(detail: TaskDetail) -> TaskChanges:
-    return TaskChanges(page=TaskSummaryPage(tasks=(detail.summary,)), changed=(detail.summary,), removed=())
+async def _watch_task(operator: Operator, task: TaskSummary) -> AsyncGenerator[TaskChanges]:
+    """Yield each version of a task as a page with one task."""
+    async with aclosing(operator.watch_task(task.locator, task.task_id)) as versions:
+        async for detail in versions:
+            page = TaskSummaryPage(tasks=(detail.summary,))
+            yield TaskChanges(page=page, changed=page.tasks, removed=())
 
 
-@tasks.command()
-@common_options
+@command(tasks)
 def stats(
     *,
-    window: Annotated[
-        str, typer.Option("--window", metavar="TIME", help="Length of the window: 30m, 1h, 7d.")
-    ] = "1h",
+    window: Annotated[str, Option(metavar="TIME", help="Length of the window: 30m, 1h, 7d.")] = "1h",
     options: TaskOptions,
 ) -> None:
     """Show task counts, workers, the oldest queued task and throughput."""
-
-    async def work(operator: Operator) -> None:
-        now = operator.clock()
-        found = await operator.stats(max(SECOND, now - past_time(window, now)), buckets=60)
-        options.print(stats_json(found), render_stats(found, now))
-
-    options.run(work)
+    now = system_clock()
+    length = max(SECOND, now - past_time(window, now))
+    found = options.run(lambda operator: operator.stats(length, buckets=60))
+    options.print(found, render.render_stats(found, now))
 
 
-@tasks.command()
-@common_options
+@command(tasks)
 def cancel(task: TaskArgument, *, options: TaskOptions) -> None:
     """Cancel a task. A running task is stopped by its worker."""
 
@@ -240,75 +166,49 @@ def cancel(task: TaskArgument, *, options: TaskOptions) -> None:
 
     cancelled = options.run(work)
     requested = "Cancellation requested; the worker will stop the task."
-    text = "Cancelled." if cancelled.status.is_terminal else requested
-    options.print(task_json(cancelled), [text])
+    options.print(cancelled, ["Cancelled." if cancelled.status.is_terminal else requested])
 
 
-@tasks.command()
-@common_options
+@command(tasks)
 def answer(
     task: TaskArgument,
-    fields: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="NAME=VALUE", help="Fields of the form.", show_default=False),
-    ] = None,
+    fields: Annotated[list[str] | None, Argument(metavar="NAME=VALUE", help="Fields of the form.")] = None,
     *,
-    key: Annotated[
-        str | None, typer.Option("--key", help="Key of the question, if several are open.")
-    ] = None,
-    value: Annotated[
-        str | None,
-        typer.Option(
-            "--value", metavar="JSON", help="The answer as JSON: all form fields, or a complete result."
-        ),
-    ] = None,
-    decline: Annotated[bool, typer.Option("--decline", help="Decline to answer.")] = False,
+    key: Annotated[str | None, Option(help="Key of the question, if several are open.")] = None,
+    value: Annotated[str | None, Option(metavar="JSON", help="All form fields or a complete result.")] = None,
+    decline: Annotated[bool, Option("--decline", help="Decline to answer.")] = False,
     options: TaskOptions,
 ) -> None:
     """Answer a question of a task. Without an answer, prompt for each field."""
-    given = AnswerInput(value=value, fields=fields or (), decline=decline)
-    if bool(given.fields) + (value is not None) + decline > 1:
+    if bool(fields) + (value is not None) + decline > 1:
         raise typer.BadParameter("use only one of NAME=VALUE, --value and --decline")
     detail = options.run(lambda operator: operator.find(task))
     if not detail.questions:
         print_message("perdure: the task has no open question; see `perdure tasks show ID`")
         raise typer.Exit(1)
-    with report_errors():  # no storage is open while a user types
-        question = choose_question(detail, key)
-        reply = build_answer(question, given)
+    question = choose_question(detail, key)
+    reply = build_answer(question, value=value, fields=fields or (), decline=decline)
     found = detail.summary
-    answered = options.run(
-        lambda operator: operator.answer(found.locator, found.task_id, question.key, reply)
-    )
-    still_open = answered.open_questions
+    result = options.run(lambda operator: operator.answer(found.locator, found.task_id, question.key, reply))
+    still_open = result.open_questions
     text = f"{plural(still_open, 'question')} still open." if still_open else "The task resumes."
-    options.print(task_json(answered), [f"Answered. {text}"])
+    options.print(result, [f"Answered. {text}"])
 
 
-@tasks.command()
-@common_options
+@command(tasks)
 def purge(
     *,
     older_than: Annotated[
-        str | None,
-        typer.Option(
-            "--older-than",
-            metavar="TIME",
-            help="Also delete finished tasks older than this (7d, 2026-11-01).",
-        ),
+        str | None, Option(metavar="TIME", help="Also delete tasks finished before this (7d, 2026-11-01).")
     ] = None,
     dry_run: DryRunOption = False,
     options: TaskOptions,
 ) -> None:
     """Delete expired tasks. Servers and workers do this every minute."""
-
-    async def work(operator: Operator) -> None:
-        time = None if older_than is None else past_time(older_than, operator.clock())
-        report = await operator.purge(finished_before=time, dry_run=dry_run)
-        counts = [plural(report.expired, "expired task")]
-        if older_than is not None:
-            counts.append(plural(report.finished, "finished task"))
-        done = "would be deleted" if dry_run else "deleted"
-        options.print(report, [f"{count} {done}" for count in counts])
-
-    options.run(work)
+    time = None if older_than is None else past_time(older_than, system_clock())
+    report = options.run(lambda operator: operator.purge(finished_before=time, dry_run=dry_run))
+    counts = [plural(report.expired, "expired task")]
+    if older_than is not None:
+        counts.append(plural(report.finished, "finished task"))
+    done = "would be deleted" if dry_run else "deleted"
+    options.print(report, [f"{count} {done}" for count in counts])

@@ -3,54 +3,51 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
-import msgspec
 import typer
 
 from ...operating import Question, TaskDetail
-from ...operating.forms import Choice, FormField, form_fields, parse_field, parse_json, unknown_fields
+from ...operating.forms import FormField, form_fields, parse_field, parse_json, unknown_fields
 from ...tasks import InputKind, Json
 from ..errors import CommandError
 from ..output import one_line, print_message
 
 
-class AnswerInput(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer on the command line, or nothing."""
-
-    value: str | None = None
-    fields: Sequence[str] = ()
-    decline: bool = False
-
-    @property
-    def is_empty(self) -> bool:
-        return self.value is None and not self.fields and not self.decline
-
-
 def choose_question(detail: TaskDetail, key: str | None) -> Question:
-    by_key = {question.key: question for question in detail.questions}
-    if key is None and len(by_key) == 1:
-        return detail.questions[0]
-    if key in by_key:
-        return by_key[key]
-    names = ", ".join(one_line(each) for each in by_key)
-    raise CommandError(f"choose an open question with --key: {names}")
+    found = [question for question in detail.questions if key in (None, question.key)]
+    if len(found) == 1:
+        return found[0]
+    keys = _joined(question.key for question in detail.questions)
+    raise CommandError(f"choose an open question with --key: {keys}")
 
 
-def build_answer(question: Question, given: AnswerInput) -> Json:
-    """Return the answer as a result of the kind that the question asks for."""
-    if given.is_empty:
-        return _prompt_answer(question)
-    if given.decline:
+def build_answer(
+    question: Question, *, value: str | None = None, fields: Sequence[str] = (), decline: bool = False
+) -> Json:
+    """Return the answer as a result of the kind that the question needs. If none is given, prompt for it."""
+    is_given = value is not None or bool(fields)
+    if decline:
         return {"action": "decline"}
+    if not is_given and not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise CommandError("no answer given; use NAME=VALUE, --value JSON or --decline")
     if question.kind is not InputKind.ELICITATION:
-        if given.value is None:
+        if value is None:
             raise CommandError(f"{question.kind} is not a form; give the complete result with --value JSON")
-        return _parse_value(given.value)
-    content = _parse_fields(question, given.fields) if given.value is None else _parse_value(given.value)
-    if isinstance(content, dict):
-        _check_names(question, content)
+        return _parse_value(value)
+    if not is_given:
+        return _prompt_answer(question)
+    content = _parse_fields(question, fields) if value is None else _parse_value(value)
+    unknown = unknown_fields(question.schema, content) if isinstance(content, dict) else []
+    if unknown:
+        known = [field.name for field in form_fields(question.schema)]
+        advice = f"its fields are {_joined(known)}" if known else "it has no fields"
+        raise CommandError(f"the form has no field {_joined(unknown)}; {advice}")
     return {"action": "accept", "content": content}
+
+
+def _joined(names: Iterable[str]) -> str:
+    return ", ".join(one_line(each) for each in names)
 
 
 def _parse_value(text: str) -> Json:
@@ -61,7 +58,7 @@ def _parse_value(text: str) -> Json:
 
 
 def _parse_fields(question: Question, fields: Sequence[str]) -> dict[str, Json]:
-    """Return the values of NAME=VALUE arguments. A list has one argument for each choice."""
+    """Return the values of NAME=VALUE arguments. A field with several choices has several arguments."""
     texts: dict[str, list[str]] = {}
     for field in fields:
         name, equals, text = field.partition("=")
@@ -76,57 +73,29 @@ def _parse_fields(question: Question, fields: Sequence[str]) -> dict[str, Json]:
 
 
 def _parse_field(field: FormField, texts: Sequence[str]) -> Json:
+    name = one_line(field.name)
     if len(texts) > 1 and field.control != "multiselect":
-        raise CommandError(f"{one_line(field.name)} is given {len(texts)} times")
+        raise CommandError(f"{name} is given {len(texts)} times")
     if field.control in ("text", "textarea"):
         return texts[0]
     try:
         value = parse_field(field, texts)
     except ValueError as error:
-        raise CommandError(f"{one_line(field.name)} {error}") from error
-    if value is None or not any(texts):  # an unchecked box of a page is false; here nothing was typed
-        raise CommandError(f"{one_line(field.name)} is required")
+        raise CommandError(f"{name} {error}") from error
+    if value is None or not any(texts):  # in a browser, no text is an unchecked box; here, nothing was typed
+        raise CommandError(f"{name} is required")
     return value
 
 
-def _check_names(question: Question, content: Mapping[str, Json]) -> None:
-    unknown = unknown_fields(question.schema, content)
-    if not unknown:
-        return
-    known = [field.name for field in form_fields(question.schema)]
-    fields = f"its fields are {_joined(known)}" if known else "it has no fields"
-    raise CommandError(f"the form has no field {_joined(unknown)}; {fields}")
-
-
-def _joined(names: Sequence[str]) -> str:
-    return ", ".join(one_line(each) for each in names)
-
-
-# In a terminal
-
-
 def _prompt_answer(question: Question) -> Json:
-    """Prompt for each field. Ctrl+C leaves the question open."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise CommandError("no answer given; use NAME=VALUE, --value JSON or --decline")
-    if question.kind is not InputKind.ELICITATION:
-        raise CommandError(f"{question.kind} is not a form; give the complete result with --value JSON")
+    """Prompt for each field, or for consent if there is no form. Ctrl+C leaves the question open."""
     print_message(one_line(question.message))
     if question.schema is None:
-        return _prompt_external(question)
-    content: dict[str, Json] = {}
-    for field in form_fields(question.schema):
-        value = _prompt_field(field)
-        if value is not None:
-            content[field.name] = value
-    return {"action": "accept", "content": content}
-
-
-def _prompt_external(question: Question) -> Json:
-    """Ask whether the user has completed a step at a URL."""
-    if question.external_url is not None:
-        print_message(f"Complete this step at {one_line(question.external_url)}")
-    return {"action": "accept"} if typer.confirm("Accept?", err=True) else {"action": "decline"}
+        if question.external_url is not None:
+            print_message(f"Complete this step at {one_line(question.external_url)}")
+        return {"action": "accept" if typer.confirm("Accept?", err=True) else "decline"}
+    values = {field.name: _prompt_field(field) for field in form_fields(question.schema)}
+    return {"action": "accept", "content": {name: each for name, each in values.items() if each is not None}}
 
 
 def _prompt_field(field: FormField) -> Json:
@@ -147,13 +116,12 @@ def _label(field: FormField) -> str:
     if field.description:
         label += f" ({one_line(field.description)})"
     if field.choices:
-        label += f" [{', '.join(one_line(_choice_label(each)) for each in field.choices)}]"
+        labels = (
+            each.key if each.key == each.label else f"{each.key} ({each.label})" for each in field.choices
+        )
+        label += f" [{_joined(labels)}]"
     if field.control == "boolean":
         label += " [yes, no]"
     if field.default is not None:
         return f"{label} [default: {one_line(field.default_text)}]"
     return label if field.is_required else f"{label} (optional)"
-
-
-def _choice_label(choice: Choice) -> str:
-    return choice.key if choice.key == choice.label else f"{choice.key} ({choice.label})"
