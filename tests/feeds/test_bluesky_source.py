@@ -18,7 +18,6 @@ from perdure.feeds import (
     RateLimiter,
     transitions,
 )
-from perdure.feeds.audit import audit_account
 from perdure.feeds.bluesky import BlueskySource, open_bluesky
 from perdure.feeds.errors import (
     AccountBlocked,
@@ -31,6 +30,7 @@ from perdure.feeds.errors import (
     SourceError,
     SourceUnavailable,
 )
+from perdure.feeds.reconciliation import audit_account
 from perdure.feeds.settings import BlueskySettings
 from perdure.feeds.source import FollowSource, HintSource
 from perdure.storage import open_storage

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.feeds import FeedStore, LinkIndex, Poller, PollSettings, Ranking
-from perdure.feeds.dirty_hours import (
+from perdure.feeds.link_invalidation import (
     DAYS,
     HOURS,
     LINKS,

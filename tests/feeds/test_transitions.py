@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from perdure.feeds import transitions
+from perdure.feeds import summarize, transitions
 from perdure.feeds.account import Account, AccountStatus, Gap, Lease
 from perdure.feeds.errors import (
     AccountBlocked,
@@ -17,7 +17,6 @@ from perdure.feeds.errors import (
     SourceError,
     SourceUnavailable,
 )
-from perdure.feeds.health import summarize
 from perdure.feeds.item import Item
 from perdure.feeds.source import Profile
 from perdure.feeds.transitions import (

@@ -129,6 +129,11 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
         """Whether it is read from the start although an earlier poll stored items of it."""
         return self.watermark is None and self.poll_count > 0 and self.posts_fetched_count > 0
 
+    @property
+    def has_failures(self) -> bool:
+        """Whether its last poll failed, and it will be polled again."""
+        return self.consecutive_failures > 0 and self.status is not AccountStatus.SUSPENDED
+
     def is_pollable(self, now: Micros) -> bool:
         """Whether a cycle polls it: it is active, or unavailable and due for a probe."""
         return self.status is AccountStatus.ACTIVE or (
@@ -163,8 +168,8 @@ class StoredAccount(msgspec.Struct, frozen=True):
         return StoredAccount(account, change.after), change
 
 
-def insertion(account: Account) -> tuple[StoredAccount, Insert]:
-    """Return a new account, and the change that stores it."""
+def insertion(account: Account) -> Insert:
+    """Return the change that stores a new account."""
     lane, wake_at = _lane_and_wake_time(account)
     record = Record(
         space=ACCOUNTS,
@@ -176,7 +181,7 @@ def insertion(account: Account) -> tuple[StoredAccount, Insert]:
         lane=lane,
         wake_at=wake_at,
     )
-    return StoredAccount(account, record), Insert(record=record)
+    return Insert(record=record)
 
 
 def account_address(account_id: str) -> Address:

@@ -13,9 +13,8 @@ reports what would be done.
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
@@ -26,30 +25,29 @@ from msgspec.structs import replace
 
 from ..storage import Micros, Position, open_storage
 from ..storage.clock import HOUR
-from . import gaps, transitions
+from . import transitions, watermark
 from .account import ACCOUNTS, POLLS, Account, AccountStatus, StoredAccount
-from .audit import audit_account
+from .account_names import find_profiles, is_account_name, normalize_account_name, parse_account_name
+from .alarms import OnAlarm, log_alarm
 from .errors import (
     AccountUnavailable,
     AmbiguousHandle,
     AuthenticationFailed,
     FeedError,
-    InvalidActor,
     InvalidSettings,
     PollInProgress,
     RequestRejected,
     SourceError,
     UnknownAccount,
 )
-from .follows import add_account, follow_accounts, is_pruned, read_follow_list
-from .health import OnAlarm, log_alarm, summarize
-from .item import Item, ItemKind, Link
+from .follow_list import add_account, is_pruned, sync_follow_list
+from .item import ItemKind, Link
 from .lease import LEASE_DURATION
-from .link_index import LinkIndex
-from .link_summary import SharedLink
+from .link_ranking import LinkIndex
 from .poll import PollFailed, PollSkipped, PollSucceeded
 from .poller import CycleStats, OnOutcome, Poller
 from .rate_limit import RateLimiter
+from .reconciliation import audit_account
 from .reports import (
     AccountAudit,
     AccountChange,
@@ -65,9 +63,10 @@ from .reports import (
     LinkRanking,
     RankedLink,
     Schedule,
+    summarize,
 )
 from .settings import FeedSettings
-from .source import AuditSource, FeedSource, FollowSource, Profile
+from .source import AuditSource, FeedSource, FollowSource
 from .store import AccountEdit, FeedStore, older_than
 
 if TYPE_CHECKING:
@@ -80,9 +79,6 @@ Time: TypeAlias = Micros | timedelta
 
 MAX_WAIT: Micros = 31 * 24 * HOUR
 """How far ahead the next poll is searched for. It is longer than any account waits for one."""
-
-_NAME = re.compile(r"did:[a-z]+:[A-Za-z0-9._:%-]+|[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+")
-_PROFILE_URL = re.compile(r"https?://[^/]+/profile/([^/?#]+).*")
 
 
 class Feeds:
@@ -147,32 +143,26 @@ class Feeds:
 
     async def add(self, names: Sequence[str], *, dry_run: bool = False) -> ChangeReport:
         """Start polling accounts. Names that the source does not know are reported."""
-        wanted = list(dict.fromkeys(_normalize(name) for name in names))
-        profiles = await self._profiles([name for name in wanted if _NAME.fullmatch(name)])
-        changes = [await self._add(profile, dry_run=dry_run) for profile in profiles]
+        wanted = list(dict.fromkeys(normalize_account_name(name) for name in names))
+        valid = [name for name in wanted if is_account_name(name)]
+        profiles = await find_profiles(await self.source(), valid) if valid else []
+        changes = [
+            await add_account(self.store, profile, settings=self.settings.polling, dry_run=dry_run)
+            for profile in profiles
+        ]
         known = {name.lower() for each in profiles for name in (each.account_id, each.handle)}
         unknown: list[str] = []
         for name in wanted:
             if name.lower() in known:
                 continue
             try:
-                changes.append(_hidden((await self.store.find(name)).account))
+                account = (await self.store.find(name)).account
             except (UnknownAccount, AmbiguousHandle):
                 unknown.append(name)
+            else:  # it is stored, and the source does not show it at the moment
+                note = f"already added, {account.status}: {account.reason}"
+                changes.append(_change(account, None, note))
         return ChangeReport(changes=tuple(changes), unknown=tuple(unknown), dry_run=dry_run)
-
-    async def _add(self, profile: Profile, *, dry_run: bool) -> AccountChange:
-        return await add_account(self.store, profile, settings=self.settings.polling, dry_run=dry_run)
-
-    async def _profiles(self, names: Sequence[str]) -> list[Profile]:
-        """Return the profiles of those names that exist. A source may refuse all names for an invalid one."""
-        try:
-            return await (await self.source()).profiles(names) if names else []
-        except (InvalidActor, RequestRejected):
-            if len(names) == 1:
-                return []
-        half = len(names) // 2
-        return [*await self._profiles(names[:half]), *await self._profiles(names[half:])]
 
     async def follow(self, actor: str, *, prune: bool = False, dry_run: bool = False) -> ChangeReport:
         """Add the accounts that `actor` follows.
@@ -182,9 +172,9 @@ class Feeds:
         source = await self.source()
         if not isinstance(source, FollowSource):
             raise RequestRejected(f"{source.name} cannot be asked who follows whom")
-        follows = await read_follow_list(source, parse_account_name(actor))
-        changes = await follow_accounts(
-            self.store, source, follows, settings=self.settings.polling, prune=prune, dry_run=dry_run
+        actor = parse_account_name(actor)
+        changes = await sync_follow_list(
+            self.store, source, actor, settings=self.settings.polling, prune=prune, dry_run=dry_run
         )
         return ChangeReport(changes=tuple(changes), dry_run=dry_run)
 
@@ -213,9 +203,8 @@ class Feeds:
                 changes.append(_change(account, None, f"already suspended: {account.reason}"))
                 continue
             edit = partial(transitions.suspended, reason=reason or "suspended manually")
-            await self._edit(account, edit, dry_run=dry_run)
             note = f"the reason was: {account.reason}" if is_suspended else ""
-            changes.append(_change(account, "suspended", note))
+            changes.append(await self._edit(account, edit, "suspended", note, dry_run=dry_run))
         return ChangeReport(changes=tuple(changes), dry_run=dry_run)
 
     async def resume(self, names: Sequence[str], *, dry_run: bool = False) -> ChangeReport:
@@ -235,14 +224,15 @@ class Feeds:
         self, names: Sequence[str], edit: AccountEdit, action: str, *, dry_run: bool
     ) -> ChangeReport:
         accounts = await self._find_all(names)
-        for account in accounts:
-            await self._edit(account, edit, dry_run=dry_run)
-        changes = tuple(_change(account, action) for account in accounts)
-        return ChangeReport(changes=changes, dry_run=dry_run)
+        changes = [await self._edit(account, edit, action, dry_run=dry_run) for account in accounts]
+        return ChangeReport(changes=tuple(changes), dry_run=dry_run)
 
-    async def _edit(self, account: Account, edit: AccountEdit, *, dry_run: bool) -> None:
+    async def _edit(
+        self, account: Account, edit: AccountEdit, action: str, note: str = "", *, dry_run: bool
+    ) -> AccountChange:
         if not dry_run:
             await self.store.update(account.account_id, edit)
+        return _change(account, action, note)
 
     async def _find(self, name: str) -> StoredAccount:
         return await self.store.find(parse_account_name(name))
@@ -295,7 +285,7 @@ class Feeds:
         )
         if dry_run:
             return report
-        edit = partial(gaps.add_backfill_gap, since=start, now=self.store.clock())
+        edit = partial(watermark.add_backfill_gap, since=start, now=self.store.clock())
         await self.store.update(account.account_id, edit)
         return await self._poll_until_complete(report) if wait else report
 
@@ -370,7 +360,7 @@ class Feeds:
             summary=summary,
             watermark_share=summary.watermark_share,
             items=await self.store.count_items(),
-            failing=tuple(_failing(account) for account in accounts if _is_failing(account)),
+            failing=tuple(FailingAccount.from_account(each) for each in accounts if each.has_failures),
             now=now,
         )
 
@@ -411,20 +401,19 @@ class Feeds:
 
     async def pollable_accounts(self) -> list[AccountSummary]:
         """Return the accounts that `run_once` would poll: active ones, and those whose probe is due."""
-        return await self._select(lambda account, now: account.is_pollable(now))
+        now = self.store.clock()
+        accounts = await self._all_accounts()
+        return [AccountSummary.from_account(each) for each in accounts if each.is_pollable(now)]
 
     async def due_accounts(self) -> list[AccountSummary]:
         """Return the accounts that `run` would poll now."""
-        return await self._select(
-            lambda account, now: (
-                account.is_pollable(now) and account.next_poll_at <= now and not account.is_leased(now)
-            )
-        )
-
-    async def _select(self, is_wanted: Callable[[Account, Micros], bool]) -> list[AccountSummary]:
         now = self.store.clock()
-        accounts = await self._all_accounts()
-        return [AccountSummary.from_account(account) for account in accounts if is_wanted(account, now)]
+        due = [each for each in await self._all_accounts() if each.next_poll_at <= now]
+        return [
+            AccountSummary.from_account(each)
+            for each in due
+            if each.is_pollable(now) and not each.is_leased(now)
+        ]
 
     async def schedule(self) -> Schedule:
         """Return how many accounts are polled, and when the next poll is due, without reading them."""
@@ -461,25 +450,28 @@ class Feeds:
         for a page that leaves most of them out.
         """
         account_id = None if name is None else await self._account_id(name)
-        start = self._time(since)
         if before is not None:
             after = older_than(self._time(before), account_id)
-        found: list[tuple[str, Item]] = []
-        scanned, position, last_time = 0, after, -1
-        records = self.store.item_records(account_id, after=after, kind=kind)
-        async with aclosing(records):
-            async for record in records:
-                if record.order < start:
-                    break
-                is_full = len(found) >= limit and not (keep_ties and record.order == last_time)
-                if is_full or scanned == max_scanned:
-                    return ItemPage(items=await self._with_handles(found), next_position=position)
-                scanned, position = scanned + 1, record.position
-                item = self.store.parse_item(record)
-                if item is not None and (item.links or not with_links):
-                    found.append((record.partition, item))
-                    last_time = record.order
-        return ItemPage(items=await self._with_handles(found), next_position=None)
+        found, next_position = await self.store.item_page(
+            account_id,
+            since=self._time(since),
+            after=after,
+            kind=kind,
+            with_links=with_links,
+            limit=limit,
+            max_scanned=max_scanned,
+            keep_ties=keep_ties,
+        )
+        handles = await self.store.handles(account_id for account_id, _ in found)
+        items = tuple(
+            FeedItem(
+                account=account_id,
+                account_handle=handles.get(account_id, account_id),
+                item=replace(item, links=tuple(_with_shared_url(link) for link in item.links)),
+            )
+            for account_id, item in found
+        )
+        return ItemPage(items=items, next_position=next_position)
 
     async def _account_id(self, name: str) -> str:
         """Return the id of an account. Items of a removed account are found by its DID."""
@@ -490,17 +482,6 @@ class Feeds:
             if name.startswith("did:") and await self.store.count_items(name):
                 return name
             raise
-
-    async def _with_handles(self, found: Sequence[tuple[str, Item]]) -> tuple[FeedItem, ...]:
-        handles = await self.store.handles(account_id for account_id, _ in found)
-        return tuple(
-            FeedItem(
-                account=account_id,
-                account_handle=handles.get(account_id, account_id),
-                item=replace(item, links=tuple(_with_shared_url(link) for link in item.links)),
-            )
-            for account_id, item in found
-        )
 
     async def links(
         self,
@@ -518,7 +499,7 @@ class Feeds:
         ranking = await self._links.ranking(self._time(since), limit=limit, max_items=max_items)
         named = {each for link in ranking.links for each in link.sharers[:max_handles]}
         handles = await self.store.handles(sorted(named))
-        links = tuple(_ranked(link, handles, max_handles) for link in ranking.links)
+        links = tuple(RankedLink.from_link(link, handles, max_handles) for link in ranking.links)
         return LinkRanking(links=links, missing_hours=ranking.missing_hours)
 
     def _time(self, time: Time) -> Micros:
@@ -541,58 +522,9 @@ async def open_source(
         yield source
 
 
-def parse_account_name(text: str) -> str:
-    """Return the handle or DID that a text names. Raise InvalidActor if there is none."""
-    name = _normalize(text)
-    if not _NAME.fullmatch(name):
-        raise InvalidActor(f"invalid account {text!r}; use a handle such as alice.bsky.social, or a DID")
-    return name
-
-
-def _normalize(text: str) -> str:
-    """Return a name without an @ in front and without the URL of a profile around it."""
-    profile = _PROFILE_URL.fullmatch(text.strip())
-    return (profile[1] if profile else text.strip()).removeprefix("@")
-
-
 def _change(account: Account, action: str | None, note: str = "") -> AccountChange:
     return AccountChange(account=account.account_id, handle=account.handle, action=action, note=note)
 
 
-def _hidden(account: Account) -> AccountChange:
-    """Describe an account that is stored and that the source does not show at the moment."""
-    return _change(account, None, f"already added, {account.status}: {account.reason}")
-
-
-def _is_failing(account: Account) -> bool:
-    return account.consecutive_failures > 0 and account.status is not AccountStatus.SUSPENDED
-
-
-def _failing(account: Account) -> FailingAccount:
-    return FailingAccount(
-        account=account.account_id,
-        handle=account.handle,
-        status=account.status,
-        consecutive_failures=account.consecutive_failures,
-        reason=account.reason,
-        next_poll_at=account.next_poll_at,
-    )
-
-
 def _with_shared_url(link: Link) -> Link:
     return link if link.shared_url else replace(link, shared_url=link.url)
-
-
-def _ranked(link: SharedLink, handles: dict[str, str], max_handles: int | None) -> RankedLink:
-    return RankedLink(
-        url=link.url,
-        shared_url=link.shared_url,
-        title=link.title,
-        sharers=len(link.sharers),
-        handles=tuple(handles.get(each, each) for each in link.sharers[:max_handles]),
-        share_count=link.share_count,
-        first_at=link.first_at,
-        last_at=link.last_at,
-        today=link.today,
-        day_before=link.day_before,
-    )

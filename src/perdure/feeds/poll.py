@@ -1,4 +1,4 @@
-"""One poll of one account: read the newest page, then the gaps below it. `gaps` has the rules.
+"""One poll of one account: read the newest page, then the gaps below it. `watermark` has the rules.
 
 No commit is open while a page is fetched, and items are written before the state that includes them. So a
 poll can end at any moment, and the next one finds what is left to do.
@@ -14,7 +14,7 @@ from typing import TypeAlias
 import msgspec
 
 from ..storage import InsertIfAbsent, Micros
-from . import gaps, transitions
+from . import transitions, watermark
 from .account import Account, Gap, StoredAccount
 from .errors import (
     AccountUnavailable,
@@ -26,12 +26,12 @@ from .errors import (
     SourceServerError,
     SourceUnavailable,
 )
-from .gaps import PageSummary
 from .item import Item, item_record
 from .lease import LEASE_DURATION, AccountLease, acquire_lease
 from .settings import PollSettings
 from .source import FeedPage, FeedSource
 from .store import AccountEdit, FeedStore
+from .watermark import PageSummary
 
 log = logging.getLogger("perdure.feeds")
 
@@ -180,8 +180,10 @@ class _Poll:
         """Apply the newest page. Keep its ETag only if it reaches known items: otherwise new items may follow
         an equal page.
         """
-        after = gaps.apply_head_page(account, read, now=self._store.clock(), settings=self._settings)
-        return msgspec.structs.replace(after, etag=etag if gaps.reaches_known_items(after, read) else None)
+        after = watermark.apply_head_page(account, read, now=self._store.clock(), settings=self._settings)
+        return msgspec.structs.replace(
+            after, etag=etag if watermark.reaches_known_items(after, read) else None
+        )
 
     def _next_gap(self) -> Gap:
         """Return the newest gap, or for the last page of a poll the oldest: otherwise it would never be read
@@ -202,17 +204,17 @@ class _Poll:
                 raise
             log.warning("%s: cursor rejected: %s", self._lease.account.handle, error)
             self._pages += 1
-            await self._write(lambda account: gaps.apply_cursor_rejection(account, gap))
+            await self._write(lambda account: watermark.apply_cursor_rejection(account, gap))
             return
         self._pages += 1
         if page is None:
             raise SourceUnavailable("unexpected 304 Not Modified")
         self._made_progress = self._made_progress or bool(page.items)
-        stored_items = await self._store_items(page, known=gaps.late_threshold(gap))
+        stored_items = await self._store_items(page, known=watermark.late_threshold(gap))
         read = _summarize_page(page, self._next_cursor(gap, page), stored_items)
         now = self._store.clock()
         await self._write(
-            lambda account: gaps.apply_gap_page(account, gap, read, now=now), page, stored_items
+            lambda account: watermark.apply_gap_page(account, gap, read, now=now), page, stored_items
         )
 
     def _next_cursor(self, gap: Gap, page: FeedPage) -> str | None:

@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from secrets import token_hex
@@ -27,6 +27,7 @@ from ..storage.errors import NewerFormat, StorageError
 from ..storage.limits import MAX_PAGE_RECORDS
 from . import poll, transitions
 from .account import Account, AccountStatus, StoredAccount
+from .alarms import AlarmWatch, OnAlarm, find_alarms, log_alarm
 from .errors import (
     AccountLeaseLost,
     AuthenticationFailed,
@@ -37,14 +38,13 @@ from .errors import (
     RequestRejected,
     UnknownAccount,
 )
-from .follows import follow_accounts, read_follow_list
-from .health import AlarmWatch, OnAlarm, find_alarms, log_alarm
+from .follow_list import sync_follow_list
 from .lease import LEASE_DURATION
-from .link_index import LinkIndex
+from .link_ranking import LinkIndex
 from .poll import PolledElsewhere, PollFailed, PollOutcome, PollSkipped, PollSucceeded
 from .settings import FollowLists, PollSettings
 from .source import FeedSource, FollowSource, HintSource, Profile
-from .store import AccountEdit, FeedStore
+from .store import FeedStore
 
 log = logging.getLogger("perdure.feeds")
 
@@ -64,6 +64,8 @@ LINK_SUMMARY_INTERVAL: Micros = 5 * MINUTE
 MAX_LINK_ITEMS = 20_000
 """Maximum number of items that are read for link summaries at a time: about half a second of work."""
 
+_SKIPPED_ACCOUNTS = (UnknownAccount, CorruptFeedRecord, NewerFormat)
+"""The errors of an account that was removed meanwhile, or whose record cannot be decoded."""
 
 OnOutcome: TypeAlias = Callable[[PollOutcome], None]
 
@@ -209,9 +211,8 @@ class Poller:
         """Add the accounts of the follow lists. A list that fails does not stop the others."""
         for actor in lists.actors:
             try:
-                follows = await read_follow_list(source, actor)
-                changes = await follow_accounts(
-                    self._store, source, follows, settings=self._settings, prune=lists.prune
+                changes = await sync_follow_list(
+                    self._store, source, actor, settings=self._settings, prune=lists.prune
                 )
             except AuthenticationFailed:
                 raise
@@ -225,39 +226,34 @@ class Poller:
 
     async def refresh_profiles(self) -> None:
         """Read the profiles that were not read for a while, for handles and post counts."""
-        async for batch in self._stale_profiles():
-            known = {stored.account.account_id for stored in batch}
+        now = self._store.clock()
+        active = [stored.account async for stored in self._store.accounts(AccountStatus.ACTIVE)]
+        stale = [account.account_id for account in active if _is_stale(account, now)]
+        for batch in batched(stale, PROFILES_PER_REQUEST):
             asked_at = self._store.clock()
-            for profile in await self._profiles(sorted(known)):
-                if profile.account_id in known:
-                    await self._edit(
-                        profile.account_id, partial(_update_profile, profile=profile, now=asked_at)
-                    )
-
-    async def _profiles(self, names: list[str]) -> list[Profile]:
-        """Read profiles. If the source rejects the request, log that: the next batch may succeed."""
-        try:
-            return await self._source.profiles(names)
-        except (InvalidActor, RequestRejected) as error:
-            log.warning("could not read some profiles: %s", error)
-            return []
+            try:
+                profiles = await self._source.profiles(sorted(batch))
+            except (InvalidActor, RequestRejected) as error:  # the next batch may succeed
+                log.warning("could not read some profiles: %s", error)
+                continue
+            for profile in profiles:
+                if profile.account_id in batch:
+                    edit = partial(_update_profile, profile=profile, now=asked_at)
+                    with suppress(*_SKIPPED_ACCOUNTS):
+                        await self._store.update(profile.account_id, edit)
 
     async def apply_hints(self, source: HintSource) -> int:
         """Make the accounts due that a feed of many accounts shows to have new items. Return how many."""
         newest = await source.latest_activity()
         count = 0
         for account_id, time in newest.items():
-            with suppress(UnknownAccount, CorruptFeedRecord, NewerFormat):
+            with suppress(*_SKIPPED_ACCOUNTS):
                 before = (await self._store.get(account_id)).account
                 edit = partial(transitions.hinted, newest=time, now=self._store.clock())
                 if edit(before) != before:
                     count += 1
-                    await self._edit(account_id, edit)
+                    await self._store.update(account_id, edit)
         return count
-
-    async def _edit(self, account_id: str, edit: AccountEdit) -> None:
-        with suppress(UnknownAccount, CorruptFeedRecord, NewerFormat):  # removed meanwhile, or not readable
-            await self._store.update(account_id, edit)
 
     # Many accounts
 
@@ -360,9 +356,8 @@ class Poller:
 
     async def _apply_hints(self) -> None:
         source = self._source
-        while isinstance(source, HintSource):
-            await self._log_errors(self.apply_hints(source))
-            await anyio.sleep(HINT_INTERVAL / 1e6)
+        if isinstance(source, HintSource):
+            await self._repeat(HINT_INTERVAL, partial(self.apply_hints, source))
 
     async def _log_errors(self, work: Awaitable[object]) -> None:
         """Log errors of a job, so that it does not end the polls. Wrong credentials do."""
@@ -374,16 +369,6 @@ class Poller:
             log.warning("%s", error)
         except Exception:  # sources and callbacks of other packages can raise anything
             log.exception("a job of the poller failed")
-
-    async def _stale_profiles(self) -> AsyncGenerator[Sequence[StoredAccount]]:
-        now = self._store.clock()
-        stale = [
-            stored
-            async for stored in self._store.accounts(AccountStatus.ACTIVE)
-            if _is_stale(stored.account, now)
-        ]
-        for some in batched(stale, PROFILES_PER_REQUEST):
-            yield some
 
 
 def _update_profile(account: Account, profile: Profile, *, now: Micros) -> Account:

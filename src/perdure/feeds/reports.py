@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 import msgspec
 from msgspec.structs import replace
 
-from ..storage import Position
+from ..storage import Micros, Position
 from ..storage.clock import Timestamp
 from .account import Account, AccountStatus
-from .audit import AuditReport
-from .health import FeedSummary
+from .alarms import Alarm, find_alarms
 from .item import Item
+from .link_ranking import SharedLink
 from .poll import PollSucceeded
+from .reconciliation import AuditReport
 
 
 class AccountChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +95,60 @@ class FailingAccount(msgspec.Struct, frozen=True, kw_only=True):
     consecutive_failures: int
     reason: str
     next_poll_at: Timestamp
+
+    @classmethod
+    def from_account(cls, account: Account) -> FailingAccount:
+        return cls(
+            account=account.account_id,
+            handle=account.handle,
+            status=account.status,
+            consecutive_failures=account.consecutive_failures,
+            reason=account.reason,
+            next_poll_at=account.next_poll_at,
+        )
+
+
+class FeedSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts of all accounts, and the alarms about them."""
+
+    accounts: int
+    active: int
+    unavailable: int
+    suspended: int
+    with_watermark: int
+    with_gaps: int
+    failing: int
+    posts_fetched_count: int
+    invalid_records: int
+    last_polled_at: Timestamp | None
+    next_poll_at: Timestamp | None
+    alarms: tuple[Alarm, ...]
+
+    @property
+    def watermark_share(self) -> float:
+        """The fraction of accounts with a watermark. It is low if polls fail or accounts never post."""
+        return self.with_watermark / self.accounts if self.accounts else 0.0
+
+
+def summarize(accounts: Iterable[Account], *, now: Micros) -> FeedSummary:
+    """Return the summary of these accounts at this time."""
+    accounts = list(accounts)
+    by_status = {status: sum(each.status is status for each in accounts) for status in AccountStatus}
+    next_polls = [each.next_poll_at for each in accounts if each.status is not AccountStatus.SUSPENDED]
+    return FeedSummary(
+        accounts=len(accounts),
+        active=by_status[AccountStatus.ACTIVE],
+        unavailable=by_status[AccountStatus.UNAVAILABLE],
+        suspended=by_status[AccountStatus.SUSPENDED],
+        with_watermark=sum(each.watermark is not None for each in accounts),
+        with_gaps=sum(bool(each.gaps) for each in accounts),
+        failing=sum(each.has_failures for each in accounts),
+        posts_fetched_count=sum(each.posts_fetched_count for each in accounts),
+        invalid_records=sum(each.invalid_records for each in accounts),
+        last_polled_at=max((each.last_polled_at for each in accounts if each.last_polled_at), default=None),
+        next_poll_at=min(next_polls, default=None),
+        alarms=find_alarms(accounts, now=now),
+    )
 
 
 class FeedStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,6 +241,21 @@ class RankedLink(msgspec.Struct, frozen=True, kw_only=True):
     """How many accounts shared it in the last 24 hours."""
     day_before: int
     """How many accounts shared it in the 24 hours before that."""
+
+    @classmethod
+    def from_link(cls, link: SharedLink, handles: Mapping[str, str], max_handles: int | None) -> RankedLink:
+        return cls(
+            url=link.url,
+            shared_url=link.shared_url,
+            title=link.title,
+            sharers=len(link.sharers),
+            handles=tuple(handles.get(each, each) for each in link.sharers[:max_handles]),
+            share_count=link.share_count,
+            first_at=link.first_at,
+            last_at=link.last_at,
+            today=link.today,
+            day_before=link.day_before,
+        )
 
 
 class LinkRanking(msgspec.Struct, frozen=True, kw_only=True):

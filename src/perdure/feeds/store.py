@@ -30,9 +30,9 @@ from ..storage.limits import MAX_PAGE_RECORDS
 from ..storage.quarantine import CORRUPT_TAG
 from . import item as items
 from .account import ACCOUNTS, POLLS, Account, AccountStatus, StoredAccount, account_address, insertion
-from .dirty_hours import MARK_LIFETIME, DirtyHours
 from .errors import AmbiguousHandle, CorruptFeedRecord, EditConflict, UnknownAccount
-from .item import ITEMS, Item, parse_item
+from .item import ITEMS, Item, ItemKind, parse_item
+from .link_invalidation import MARK_LIFETIME, DirtyHours
 
 log = logging.getLogger("perdure.feeds")
 
@@ -62,8 +62,7 @@ class FeedStore:
 
     async def add(self, account: Account) -> bool:
         """Add an account and return True, or return False if it exists already."""
-        _, change = insertion(account)
-        return isinstance(await self.storage.commit([change], now=self.clock()), Committed)
+        return isinstance(await self.storage.commit([insertion(account)], now=self.clock()), Committed)
 
     async def get(self, account_id: str) -> StoredAccount:
         record = await self.storage.get(account_address(account_id), now=self.clock())
@@ -148,7 +147,7 @@ class FeedStore:
         """Remove an account, and with `with_items` its items, except those that a newer version wrote."""
         for _ in range(MAX_EDIT_ATTEMPTS):
             stored = await self.get(account_id)
-            if isinstance(await self._delete([stored.record]), Committed):
+            if await self._delete([stored.record]):
                 break
         else:
             raise EditConflict(account_id)
@@ -161,15 +160,16 @@ class FeedStore:
             ITEMS, account_id, after=after, limit=ITEMS_PER_COMMIT, now=self.clock()
         ):
             ours = [record for record in records if not self._is_newer(record)]
-            if not ours or isinstance(await self._delete(ours), Committed):
+            if not ours or await self._delete(ours):
                 after = records[-1].position
 
-    async def _delete(self, records: Sequence[Record]) -> Committed | Refused:
-        return await self._commit([Delete(before=record) for record in records])
+    async def _delete(self, records: Sequence[Record]) -> bool:
+        """Delete records, and return True, or False if one of them has changed."""
+        return isinstance(await self._commit([Delete(before=record) for record in records]), Committed)
 
     async def _commit(self, changes: Sequence[Change]) -> Committed | Refused:
         """Write changes of accounts and items. The hours of changed items are marked first, so that their
-        links are counted again: see `dirty_hours`.
+        links are counted again: see `link_invalidation`.
         """
         times = [_order_of(change) for change in changes if change.address.space == ITEMS]
         started = self.clock()
@@ -202,7 +202,7 @@ class FeedStore:
         for batch in batched([items.item_address(item, account_id) for item in removed], ITEMS_PER_COMMIT):
             records = await self._get_many(batch)
             ours = [each for each in records if isinstance(each, Record) and not self._is_newer(each)]
-            if ours and isinstance(await self._delete(ours), Committed):
+            if ours and await self._delete(ours):
                 count += len(ours)
         return count
 
@@ -220,7 +220,7 @@ class FeedStore:
                     by_account[record.partition].append(record)
             for ours in by_account.values():
                 for batch in batched(ours, ITEMS_PER_COMMIT):
-                    if isinstance(await self._delete(batch), Committed):
+                    if await self._delete(batch):
                         count += len(batch)
             if len(old) < len(records):
                 break
@@ -236,17 +236,43 @@ class FeedStore:
             known |= {address for address, found in zip(batch, records, strict=True) if found is not None}
         return [item for item, address in zip(found, addresses, strict=True) if address not in known]
 
-    async def newest_items(
+    async def item_page(
         self,
         account_id: str | None = None,
         *,
         since: Micros = 0,
-        before: Micros | None = None,
-        kind: str | None = None,
+        after: Position | None = None,
+        kind: ItemKind | None = None,
+        with_links: bool = False,
+        limit: int,
+        max_scanned: int | None = None,
+        keep_ties: bool = False,
+    ) -> tuple[list[tuple[str, Item]], Position | None]:
+        """Return account ids and items, newest first, and the position at which the next page starts.
+
+        The position is None if there are no more items. `Feeds.items` describes the other parameters.
+        """
+        found: list[tuple[str, Item]] = []
+        scanned, last_time = 0, -1
+        async with aclosing(self.item_records(account_id, after=after, kind=kind)) as records:
+            async for record in records:
+                if record.order < since:
+                    break
+                is_full = len(found) >= limit and not (keep_ties and record.order == last_time)
+                if is_full or scanned == max_scanned:
+                    return found, after
+                scanned, after = scanned + 1, record.position
+                item = self.parse_item(record)
+                if item is not None and (item.links or not with_links):
+                    found.append((record.partition, item))
+                    last_time = record.order
+        return found, None
+
+    async def newest_items(
+        self, account_id: str | None = None, *, since: Micros = 0, kind: ItemKind | None = None
     ) -> AsyncGenerator[tuple[str, Item]]:
         """Yield account ids and items, newest first. An invalid item is logged and skipped."""
-        after = None if before is None else older_than(before, account_id)
-        async with aclosing(self.item_records(account_id, after=after, kind=kind)) as records:
+        async with aclosing(self.item_records(account_id, kind=kind)) as records:
             async for record in records:
                 if record.order < since:
                     return
@@ -310,7 +336,7 @@ class FeedStore:
             self._report(record.address, record.version, error)
             return True
         except CorruptFeedRecord:
-            return False
+            pass
         return False
 
     def _report(self, address: Address, version: int, error: PerdureError) -> None:

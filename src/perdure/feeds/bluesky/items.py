@@ -17,7 +17,6 @@ from msgspec import Raw
 from ...storage import Micros
 from ..item import Item, ItemKind, is_storable, is_valid_uri
 from ..source import FeedPage, Profile, RecordPage, SourceRecord
-from .embeds import find_links, is_quote
 from .lexicon import (
     REASON_PIN,
     REASON_REPOST,
@@ -35,6 +34,7 @@ from .lexicon import (
     Records,
     Repost,
 )
+from .post_links import find_links, is_quote
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -83,19 +83,10 @@ def complete_items(items: Iterable[Item], posts: Posts) -> list[Item]:
 
 def _complete_item(item: Item, view: PostView, raw: Raw) -> Item:
     """Return an item as the feed shows it. A repost keeps its own URI and time."""
-    if item.kind != "repost":
-        return _require_storable(_make_item(FeedEntry(post=view)), raw)
     shown = _make_item(FeedEntry(post=view))
-    return _require_storable(
-        msgspec.structs.replace(
-            item,
-            author_id=shown.author_id,
-            author_handle=shown.author_handle,
-            text=shown.text,
-            links=shown.links,
-        ),
-        raw,
-    )
+    if item.kind == "repost":
+        shown = msgspec.structs.replace(shown, uri=item.uri, time=item.time, kind=item.kind)
+    return _require_storable(shown, raw)
 
 
 def latest_by_author(feed: Feed) -> dict[str, Micros]:

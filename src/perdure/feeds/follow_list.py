@@ -7,9 +7,9 @@ only accounts that it added itself, so lists and operators do not interfere with
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from functools import partial
 
-import msgspec
 from msgspec.structs import replace
 
 from ..storage.errors import NewerFormat
@@ -24,7 +24,7 @@ from .store import FeedStore
 log = logging.getLogger("perdure.feeds")
 
 PRUNE_REASON = "no longer followed by"
-"""How the reason starts if an account is suspended because it is no longer followed."""
+"""The start of the reason why an account that is no longer followed is suspended."""
 
 
 async def add_account(
@@ -53,70 +53,47 @@ async def add_account(
     return change(action=None, note=note)
 
 
-class FollowList(msgspec.Struct, frozen=True, kw_only=True):
-    """The accounts that an actor follows and that the source currently shows."""
+async def sync_follow_list(
+    store: FeedStore,
+    source: FollowSource,
+    actor: str,
+    *,
+    settings: PollSettings,
+    prune: bool = False,
+    dry_run: bool = False,
+) -> list[AccountChange]:
+    """Add the accounts that `actor` follows. Raise InvalidActor if there is no such actor.
 
-    owner: Profile
-    followed: dict[str, Profile]
-    """The profiles by id."""
+    With `prune`, suspend accounts that this list added and the actor no longer follows, unless they have
+    another origin too. Then raise EmptyFollowList if the list is empty, which is more likely an error than
+    an intention.
+    """
+    owner = await _find_owner(source, actor)
+    followed = {profile.account_id: profile async for profile in source.follows(owner.account_id)}
+    if prune and not followed:
+        raise EmptyFollowList(owner.handle)
+    add = partial(
+        _add_or_resume, store, origin=f"follows:{owner.account_id}", settings=settings, dry_run=dry_run
+    )
+    changes: list[AccountChange] = []
+    for profile in followed.values():
+        try:
+            changes.append(await add(profile))
+        except (EditConflict, CorruptFeedRecord, NewerFormat) as error:  # the other accounts are still added
+            log.warning("skipped %s: %s", profile.handle, error)
+    if prune:
+        changes += await _prune(store, source, owner, followed, dry_run=dry_run)
+    return changes
 
-    @property
-    def origin(self) -> str:
-        """The origin of accounts that this list adds. It does not change with the handle of the owner."""
-        return f"follows:{self.owner.account_id}"
 
-    def check_prunable(self) -> None:
-        """Raise EmptyFollowList if the list is empty: that is more likely an error than an intention."""
-        if not self.followed:
-            raise EmptyFollowList(self.owner.handle)
-
-
-async def read_follow_list(source: FollowSource, actor: str) -> FollowList:
-    """Read the accounts that `actor` follows. Raise InvalidActor if there is no such account."""
+async def _find_owner(source: FollowSource, actor: str) -> Profile:
     try:
         found = await source.profiles([actor])
     except InvalidActor:
         found = []
     if not found:
         raise InvalidActor(f"unknown account {actor}; check the spelling or use the DID")
-    owner = found[0]
-    followed = {profile.account_id: profile async for profile in source.follows(owner.account_id)}
-    return FollowList(owner=owner, followed=followed)
-
-
-async def follow_accounts(
-    store: FeedStore,
-    source: FollowSource,
-    follows: FollowList,
-    *,
-    settings: PollSettings,
-    prune: bool = False,
-    dry_run: bool = False,
-) -> list[AccountChange]:
-    """Add the accounts of a follow list.
-
-    With `prune`, suspend accounts that this list added and its owner no longer follows, unless they have
-    another origin too.
-    """
-    if prune:
-        follows.check_prunable()
-    changes: list[AccountChange] = []
-    for profile in follows.followed.values():
-        try:
-            changes.append(
-                await _add_or_resume(
-                    store, profile, origin=follows.origin, settings=settings, dry_run=dry_run
-                )
-            )
-        except (
-            EditConflict,
-            CorruptFeedRecord,
-            NewerFormat,
-        ) as error:  # one account does not stop the others
-            log.warning("skipped %s: %s", profile.handle, error)
-    if prune:
-        changes += await _prune(store, source, follows, dry_run=dry_run)
-    return changes
+    return found[0]
 
 
 def is_pruned(account: Account) -> bool:
@@ -139,9 +116,9 @@ async def _add_or_resume(
 
 
 async def _prune(
-    store: FeedStore, source: FollowSource, follows: FollowList, *, dry_run: bool
+    store: FeedStore, source: FollowSource, owner: Profile, followed: Collection[str], *, dry_run: bool
 ) -> list[AccountChange]:
-    owner, origin, followed = follows.owner, follows.origin, follows.followed
+    origin = f"follows:{owner.account_id}"
     absent = {
         stored.account.account_id: stored.account
         async for stored in store.accounts()
@@ -150,10 +127,11 @@ async def _prune(
     if not absent:
         return []
     unfollowed = await source.unfollowed(owner.account_id, list(absent))
+    edit = partial(_without_origin, origin=origin, reason=f"{PRUNE_REASON} {owner.handle}")
     changes: list[AccountChange] = []
-    for account_id in (each for each in absent if each in unfollowed):
-        before = absent[account_id]
-        edit = partial(_without_origin, origin=origin, reason=f"{PRUNE_REASON} {owner.handle}")
+    for account_id, before in absent.items():
+        if account_id not in unfollowed:
+            continue
         try:
             after = edit(before) if dry_run else await store.update(account_id, edit)
         except (EditConflict, UnknownAccount) as error:

@@ -1,16 +1,16 @@
-"""Dirty hours: hours whose items are changing, so that a link summary made meanwhile is not final.
+"""Invalidation of link summaries: hours whose items are changing are marked as dirty.
 
 An hour is open until an hour after its end, and is not summarized before that. A process that stores or
-deletes items of an earlier hour first marks the hour as dirty for some minutes: a summary is final only if
-reading the items started after the last mark expired. The mark comes first, so a process that is killed at
-any moment leaves at worst an unnecessary mark. One small record for each day has its marks.
+deletes items of an earlier hour first marks the hour as dirty for some minutes. A summary is final only if
+reading its items started after the last mark expired. Because the mark is written first, a process that is
+killed leaves at worst an unnecessary mark. The marks of a day are one small record.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 
 import anyio
 import msgspec
@@ -20,13 +20,13 @@ from ..storage.body import FORMAT_FIELD, BodyFormat
 from ..storage.clock import DAY, HOUR, MINUTE
 from ..storage.errors import NewerFormat, StorageCorrupt
 from .errors import CorruptFeedRecord
-from .link_summary import HOURS_PER_DAY
 
 log = logging.getLogger("perdure.feeds")
 
 LINKS = Space("links")
 MARKS, HOURS, DAYS = "marks", "hours", "days"
-"""The partitions of this space."""
+"""The partitions of the space: marks of dirty hours, summaries of hours, and summaries of days."""
+HOURS_PER_DAY = 24
 
 OPEN_AFTER_END: Micros = HOUR
 """How long after its end an hour is not summarized."""
@@ -35,9 +35,10 @@ MARK_AFTER_END: Micros = HOUR // 2
 allows for slow commits and different clocks."""
 MARK_LIFETIME: Micros = 10 * MINUTE
 MAX_CLOCK_SKEW: Micros = MINUTE
-"""Maximum difference of the clocks of processes."""
+"""Maximum difference between the clocks of two processes."""
 SUMMARY_RETENTION: Micros = 32 * DAY
-"""How long after the end of its hour or day a summary is stored."""
+"""How long a summary is stored after the end of its hour or day."""
+RECORDS_PER_PAGE = 100
 MAX_CACHED_HOURS = 4000
 
 
@@ -45,7 +46,7 @@ class DirtyMarks(msgspec.Struct, frozen=True, kw_only=True, tag_field=FORMAT_FIE
     """The marks of the hours of a day."""
 
     until: tuple[tuple[int, Micros], ...]
-    """Hours, as numbers since 1970, and until when their items may be changing."""
+    """Pairs of an hour, as its number since 1970, and the time until which its items may be changing."""
 
 
 def parse_marks(record: Record) -> DirtyMarks:
@@ -56,18 +57,40 @@ def parse_marks(record: Record) -> DirtyMarks:
         raise CorruptFeedRecord(record.key, f"invalid record of dirty hours: {error}") from error
 
 
-def number_key(number: int) -> str:
-    """Return the key of an hour or a day, by its number since 1970."""
-    return f"{number:010}"
+def hours_of_day(day: int) -> range:
+    """Return the hours of a day. Both are numbers since 1970."""
+    return range(day * HOURS_PER_DAY, (day + 1) * HOURS_PER_DAY)
 
 
-def position_before(partition: str, time: Micros) -> Position:
-    """Return the position right before everything from this time on."""
-    return Position(max(time - 1, 0), "~", partition)
+def link_change(partition: str, start: Micros, body: str, stored: Record | None) -> Insert | Replace:
+    """Return the change that stores marks or a summary, replacing the record that is stored."""
+    length = HOUR if partition == HOURS else DAY
+    expires_at = start + length + SUMMARY_RETENTION
+    if stored is not None:
+        return stored.replace_with(body=body, tag="", expires_at=expires_at)
+    key = _key(start // length)
+    return Insert(
+        record=Record(
+            space=LINKS, partition=partition, key=key, order=start, body=body, expires_at=expires_at
+        )
+    )
+
+
+async def read_links(
+    storage: Storage, partition: str, first: Micros, until: Micros, clock: Callable[[], Micros]
+) -> AsyncGenerator[Record]:
+    """Yield the records of a partition that start in a range of time, oldest first."""
+    after = Position(max(first - 1, 0), "~", partition)
+    while records := await storage.page(LINKS, partition, after=after, limit=RECORDS_PER_PAGE, now=clock()):
+        for record in records:
+            if record.order >= until:
+                return
+            yield record
+        after = records[-1].position
 
 
 class DirtyHours:
-    """The marks in a storage. It caches what its process has marked."""
+    """The marks in a storage. It caches the marks that this process has written."""
 
     def __init__(self, storage: Storage, clock: Callable[[], Micros]) -> None:
         self._storage = storage
@@ -103,30 +126,23 @@ class DirtyHours:
             now = self._clock()
             marked = dict.fromkeys(hours, now + MARK_LIFETIME)
             try:
-                record = await self._storage.get(Address(LINKS, MARKS, number_key(day)), now=now)
-                change = _change(day, record, marked)
+                record = await self._storage.get(Address(LINKS, MARKS, _key(day)), now=now)
+                change = _add_marks(day, record, marked)
             except (NewerFormat, StorageCorrupt) as error:
                 log.warning("link counts of a day may be wrong: %s", error)
                 break
             if isinstance(await self._storage.commit([change], now=now), Committed):
                 break
-        self._cache(marked)
-
-    def _cache(self, marked: Mapping[int, Micros]) -> None:
         if len(self._dirty_until) > MAX_CACHED_HOURS:
             self._dirty_until.clear()
         self._dirty_until |= marked
 
     async def read(self, first_day: int, last_day: int) -> dict[int, Micros]:
-        """Return until when each marked hour of these days may be changing."""
+        """Return the time until which each marked hour of these days may be changing."""
         until: dict[int, Micros] = {}
-        after = position_before(MARKS, first_day * DAY)
-        while records := await self._storage.page(LINKS, MARKS, after=after, limit=100, now=self._clock()):
-            for record in records:
-                if record.order > last_day * DAY:
-                    return until
-                until |= await self._read_marks(record)
-            after = records[-1].position
+        records = read_links(self._storage, MARKS, first_day * DAY, (last_day + 1) * DAY, self._clock)
+        async for record in records:
+            until |= await self._read_marks(record)
         return until
 
     async def _read_marks(self, record: Record) -> Mapping[int, Micros]:
@@ -135,36 +151,26 @@ class DirtyHours:
             return dict(parse_marks(record).until)
         except (CorruptFeedRecord, NewerFormat) as error:
             log.warning("counting the links of a day again: %s", error)
-            first = record.order // HOUR
-            hours = range(first, first + HOURS_PER_DAY)
+            day = record.order // DAY
             if isinstance(error, CorruptFeedRecord):
-                await self._mark(record.order // DAY, hours)
-            return dict.fromkeys(hours, self._clock() + MARK_LIFETIME)
+                await self._mark(day, hours_of_day(day))
+            return dict.fromkeys(hours_of_day(day), self._clock() + MARK_LIFETIME)
 
 
-def _change(day: int, record: Record | None, marked: Mapping[int, Micros]) -> Insert | Replace:
+def _add_marks(day: int, record: Record | None, marked: Mapping[int, Micros]) -> Insert | Replace:
     """Return the change that adds marks to those of a day."""
-    expires_at = (day + 1) * DAY + SUMMARY_RETENTION
-    if record is None:
-        body = _format.encode(DirtyMarks(until=tuple(sorted(marked.items()))))
-        return Insert(
-            record=Record(
-                space=LINKS,
-                partition=MARKS,
-                key=number_key(day),
-                order=day * DAY,
-                body=body,
-                expires_at=expires_at,
-            )
-        )
     try:
-        known = dict(parse_marks(record).until)
+        known = {} if record is None else dict(parse_marks(record).until)
     except CorruptFeedRecord:  # any hour of the day may have been marked
-        first = day * HOURS_PER_DAY
-        known = dict.fromkeys(range(first, first + HOURS_PER_DAY), max(marked.values()))
+        known = dict.fromkeys(hours_of_day(day), max(marked.values()))
     later = {hour: max(until, known.get(hour, 0)) for hour, until in marked.items()}
     body = _format.encode(DirtyMarks(until=tuple(sorted((known | later).items()))))
-    return record.replace_with(body=body, tag="", expires_at=expires_at)
+    return link_change(MARKS, day * DAY, body, record)
+
+
+def _key(number: int) -> str:
+    """Return the key of an hour or a day, by its number since 1970."""
+    return f"{number:010}"
 
 
 _format = BodyFormat(DirtyMarks)
