@@ -88,8 +88,6 @@ class RecordPage(msgspec.Struct, frozen=True, kw_only=True):
     records: tuple[SourceRecord, ...]
     uris: tuple[str, ...]
     """The URIs of all records of the page, invalid ones included."""
-    cursor: str | None
-    """Where the next page starts. Only None means the end."""
 
     @property
     def invalid_records(self) -> int:
@@ -101,8 +99,8 @@ class RecordPage(msgspec.Struct, frozen=True, kw_only=True):
 class AuditSource(Protocol):
     """A source that also lists records in the order of writing, so that back-dated posts are found."""
 
-    def records(self, account_id: str, *, after: str | None = None) -> AsyncIterator[RecordPage]:
-        """Yield all records of an account, oldest first. `after` is the cursor of a page to continue from."""
+    def records(self, account_id: str) -> AsyncIterator[RecordPage]:
+        """Yield all records of an account, oldest first."""
         ...
 
     async def shown_items(self, items: Sequence[Item]) -> list[Item]:

@@ -59,11 +59,11 @@ def parse_page(feed: Feed, etag: str | None = None) -> FeedPage:
     )
 
 
-def parse_records(records: Records, account_id: str, cursor: str | None) -> RecordPage:
+def parse_records(records: Records, account_id: str) -> RecordPage:
     """Parse a page of an account's own records."""
     written, _ = _parse_each(records.records, lambda raw: _parse_record(raw, account_id))
     named, _ = _parse_each(records.records, _named.decode)
-    return RecordPage(records=tuple(written), uris=tuple(each.uri for each in named), cursor=cursor)
+    return RecordPage(records=tuple(written), uris=tuple(each.uri for each in named))
 
 
 def parse_follows(records: Records) -> list[str]:

@@ -33,18 +33,12 @@ TIMELINE = "timeline"
 class BlueskySource:
     """A FeedSource, a FollowSource and an AuditSource."""
 
-    def __init__(
-        self,
-        feeds: XrpcReader,
-        records: XrpcReader,
-        *,
-        public: XrpcReader | None = None,
-        name: str = "Bluesky",
-    ) -> None:
+    name = "Bluesky"
+
+    def __init__(self, feeds: XrpcReader, records: XrpcReader, *, public: XrpcReader | None = None) -> None:
         """`records` is the server with the records of accounts. `public` is used without credentials if an
         account blocks the reader of `feeds`.
         """
-        self.name = name
         self._feeds = feeds
         self._records = records
         self._public = public
@@ -91,23 +85,13 @@ class BlueskySource:
         The actor's own records show that. If they cannot be read, it is certain for accounts that are shown:
         the follow list would contain them.
         """
+        followed: set[str] = set()
         try:
-            followed = {each async for each in self._follow_records(actor)}
+            async for records in self._list_records(actor, FOLLOW):
+                followed.update(parse_follows(records))
         except (AccountUnavailable, RequestRejected):
             return {profile.account_id for profile in await self.profiles(account_ids)}
         return set(account_ids) - followed
-
-    async def _follow_records(self, actor: str) -> AsyncGenerator[str]:
-        """Yield the ids of all accounts that `actor` follows, shown or not."""
-        key, used = "", set[str]()
-        while True:
-            records = await self._list_records(actor, FOLLOW, key)
-            for followed in parse_follows(records):
-                yield followed
-            if not records.cursor:
-                return
-            _check_unused(records.cursor, used, f"the follow records of {actor}")
-            key = records.cursor
 
     async def shown_items(self, items: Sequence[Item]) -> list[Item]:
         """Return these items as the feed shows them."""
@@ -117,39 +101,30 @@ class BlueskySource:
             found += complete_items(batch, await self._get_modified("app.bsky.feed.getPosts", params, _posts))
         return found
 
-    async def records(self, account_id: str, *, after: str | None = None) -> AsyncGenerator[RecordPage]:
-        """Yield all posts of an account, and then all reposts, each in the order of their keys. A cursor is
-        the collection and the last key that was read.
-        """
-        at = after if after is not None else f"{POST}/"
-        used: set[str] = set()
-        while at is not None:
-            used.add(at)
-            page = await self._record_page(account_id, at)
-            if page.cursor in used:
-                raise SourceUnavailable(f"the record listing of {account_id} repeats a cursor")
-            at = page.cursor
-            yield page
+    async def records(self, account_id: str) -> AsyncGenerator[RecordPage]:
+        """Yield all posts of an account, and then all reposts, each in the order of their keys."""
+        for collection in (POST, REPOST):
+            async for records in self._list_records(account_id, collection):
+                yield parse_records(records, account_id)
 
-    async def _record_page(self, account_id: str, at: str) -> RecordPage:
-        collection, _, key = at.partition("/")
-        records = await self._list_records(account_id, collection, key)
-        following = f"{collection}/{records.cursor}" if records.cursor else _next_collection(collection)
-        return parse_records(records, account_id, following)
-
-    async def _list_records(self, account_id: str, collection: str, after: str) -> Records:
-        """Return the records after a key, in the order of their keys."""
+    async def _list_records(self, account_id: str, collection: str) -> AsyncGenerator[Records]:
+        """Yield the records of a collection page by page, in the order of their keys."""
         params: dict[str, str | int] = {
             "repo": account_id,
             "collection": collection,
             "limit": PAGE_SIZE,
             "reverse": "true",
         }
-        if after:
-            params["cursor"] = after
-        return _require_modified(
-            await self._records.get("com.atproto.repo.listRecords", params, _records)
-        ).value
+        used: set[str] = set()
+        while True:
+            response = await self._records.get("com.atproto.repo.listRecords", params, _records)
+            records = _require_modified(response).value
+            if records.cursor:
+                _check_unused(records.cursor, used, f"the record listing of {account_id}")
+                params["cursor"] = records.cursor
+            yield records
+            if not records.cursor:
+                return
 
     async def _get_modified(self, method: str, params: QueryParams, decoder: msgspec.json.Decoder[T]) -> T:
         return _require_modified(await self._get(method, params, decoder)).value
@@ -167,26 +142,17 @@ class BlueskySource:
 
 
 class BlueskyHintSource(BlueskySource):
-    """Also a HintSource: it reads one feed of many accounts, the reader's timeline or a list."""
+    """Also a HintSource: it reads one feed of many accounts."""
 
-    def __init__(
-        self,
-        feeds: XrpcReader,
-        records: XrpcReader,
-        hints: str,
-        *,
-        public: XrpcReader | None = None,
-        name: str = "Bluesky",
-    ) -> None:
-        super().__init__(feeds, records, public=public, name=name)
-        self._hints = hints
+    hints: str = TIMELINE
+    """`timeline` for the reader's timeline, or the at:// URI of a list."""
 
     async def latest_activity(self) -> Mapping[str, Micros]:
         """Return the accounts in the newest page, and the time of the newest item of each."""
         params: dict[str, str | int] = {"limit": PAGE_SIZE}
-        if self._hints == TIMELINE:
+        if self.hints == TIMELINE:
             return latest_by_author(await self._get_modified("app.bsky.feed.getTimeline", params, _feed))
-        params["list"] = self._hints
+        params["list"] = self.hints
         return latest_by_author(await self._get_modified("app.bsky.feed.getListFeed", params, _feed))
 
 
@@ -195,11 +161,6 @@ def _check_unused(cursor: str, used: set[str], what: str) -> None:
     if cursor in used:
         raise SourceUnavailable(f"{what} repeats a cursor")
     used.add(cursor)
-
-
-def _next_collection(collection: str) -> str | None:
-    """Return the cursor of the next collection, or None after the last."""
-    return f"{REPOST}/" if collection == POST else None
 
 
 def _require_modified(response: XrpcResponse[T] | None) -> XrpcResponse[T]:
@@ -264,7 +225,9 @@ def _make_source(
     """Return a source, which is a HintSource only if hints are configured."""
     if settings.hints is None:
         return BlueskySource(feeds, records, public=public)
-    return BlueskyHintSource(feeds, records, settings.hints, public=public)
+    source = BlueskyHintSource(feeds, records, public=public)
+    source.hints = settings.hints
+    return source
 
 
 def _check(settings: BlueskySettings) -> None:

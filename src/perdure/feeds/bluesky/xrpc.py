@@ -73,6 +73,8 @@ class XrpcClient:
             request = self._request("GET", method, token=token(), etag=etag, params=dict(params))
             response = await self._send(request)
             self._update_limits(response.headers)
+            if response.status_code == HTTPStatus.NOT_MODIFIED and "if-none-match" in request.headers:
+                return None
             if etag is not None and response.is_success and _etag_of(response) == etag:
                 return None  # the server sends no ETags, and the response is the same
             return self._parse(request, response, decoder, actor)
@@ -92,20 +94,17 @@ class XrpcClient:
         Every 401 is final here: repeated attempts with a wrong password lock the account.
         """
 
-        async def attempt() -> XrpcResponse[T] | None:
+        async def attempt() -> T:
             request = self._request("POST", method, token=token, json=body)
             response = await self._send(request)
             try:
-                return self._parse(request, response, decoder)
+                return self._parse(request, response, decoder).value
             except SourceUnavailable as error:
                 if response.status_code == HTTPStatus.UNAUTHORIZED:
                     raise AuthenticationFailed(str(error)) from error
                 raise
 
-        response = await self._retrier.call(attempt)
-        if response is None:
-            raise SourceUnavailable(f"{method}: unexpected 304 Not Modified")
-        return response.value
+        return await self._retrier.call(attempt)
 
     def _request(
         self,
@@ -131,17 +130,14 @@ class XrpcClient:
         response: httpx2.Response,
         decoder: msgspec.json.Decoder[T],
         actor: str = "",
-    ) -> XrpcResponse[T] | None:
-        if response.status_code == 304 and "if-none-match" in request.headers:
-            return None
+    ) -> XrpcResponse[T]:
         if not response.is_success:
-            now = self._retrier.limiter.clock()
             raise errors.error_from_response(
                 response.status_code,
                 response.headers,
                 response.content,
                 actor=actor,
-                now=now,
+                now=self._retrier.limiter.clock(),
                 has_token="authorization" in request.headers,
             )
         try:
