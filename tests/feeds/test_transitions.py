@@ -185,9 +185,7 @@ def profile(posts: int | None, handle: str = "a") -> Profile:
 
 def read(account: Account, new: int = 0, posts: int | None = None) -> Account:
     posts = new if posts is None else posts
-    return transitions.page_read(
-        account, new=new, counted=posts, uncounted=posts, pages=1, invalid=0, now=NOW
-    )
+    return transitions.page_read(account, new=new, counted=posts, uncounted=posts, invalid=0, now=NOW)
 
 
 def test_posts_that_a_profile_counts_and_no_poll_finds_add_up_until_one_does() -> None:

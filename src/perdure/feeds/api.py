@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from ..storage import Micros, Position, open_storage
 from ..storage.clock import HOUR
 from . import transitions, watermark
-from .account import ACCOUNTS, POLLS, Account, AccountStatus, StoredAccount
+from .account import ACCOUNTS, POLLS, Account, AccountStatus
 from .account_names import find_profiles, is_account_name, normalize_account_name, parse_account_name
 from .alarms import OnAlarm, log_alarm
 from .errors import (
@@ -41,7 +41,7 @@ from .errors import (
     UnknownAccount,
 )
 from .follow_list import add_account, is_pruned, sync_follow_list
-from .item import ItemKind, Link
+from .item import ItemKind
 from .lease import LEASE_DURATION
 from .link_ranking import LinkIndex
 from .poll import PollFailed, PollSkipped, PollSucceeded
@@ -234,18 +234,19 @@ class Feeds:
             await self.store.update(account.account_id, edit)
         return _change(account, action, note)
 
-    async def _find(self, name: str) -> StoredAccount:
-        return await self.store.find(parse_account_name(name))
+    async def _find(self, name: str) -> Account:
+        return (await self.store.find(parse_account_name(name))).account
 
     async def _find_all(self, names: Sequence[str]) -> list[Account]:
         """Return these accounts before any of them is changed. Raise UnknownAccount if one is missing."""
-        return [(await self._find(name)).account for name in names]
+        return [await self._find(name) for name in names]
 
     # Polling
 
     async def poll(self, name: str) -> PollSucceeded | PollSkipped | PollFailed:
         """Poll one account now, even if it is suspended. Raise PollInProgress if another poller has it."""
-        return await (await self._poller()).poll(await self._find(name))
+        poller = await self._poller()
+        return await poller.poll(await self.store.find(parse_account_name(name)))
 
     async def run(self, *, on_outcome: OnOutcome | None = None, on_alarm: OnAlarm = log_alarm) -> None:
         """Poll each account at its own interval, until cancelled.
@@ -279,7 +280,7 @@ class Feeds:
 
         Without `wait` the next polls do that.
         """
-        account, start = (await self._find(name)).account, self._time(since)
+        account, start = await self._find(name), self._time(since)
         report = BackfillReport(
             account=account.account_id, handle=account.handle, since=start, dry_run=dry_run
         )
@@ -316,28 +317,20 @@ class Feeds:
         if not isinstance(source, AuditSource):
             raise RequestRejected(f"{source.name} does not list the records of an account")
         since = self.settings.polling.oldest_kept(self.store.clock())
-        accounts = await self._all_accounts() if name is None else await self._find_all([name])
-        for account in accounts:
+        audit = partial(
+            audit_account, self.store, source, history=history, remove=remove, since=since, dry_run=dry_run
+        )
+        for account in await self._all_accounts() if name is None else await self._find_all([name]):
             report = AccountAudit(account=account.account_id, handle=account.handle)
             try:
-                found = await audit_account(
-                    self.store,
-                    source,
-                    account.account_id,
-                    history=history,
-                    remove=remove,
-                    since=since,
-                    dry_run=dry_run,
-                )
+                report = replace(report, audit=await audit(account.account_id))
             except AuthenticationFailed:
                 raise
             except FeedError as error:
-                is_known = account.status is AccountStatus.UNAVAILABLE and isinstance(
-                    error, AccountUnavailable
-                )
-                yield replace(report, reason=str(error), is_failure=not is_known)
-            else:
-                yield replace(report, audit=found)
+                is_unavailable = isinstance(error, AccountUnavailable)
+                is_known = is_unavailable and account.status is AccountStatus.UNAVAILABLE
+                report = replace(report, reason=str(error), is_failure=not is_known)
+            yield report
 
     async def _poller(self, on_outcome: OnOutcome | None = None, on_alarm: OnAlarm = log_alarm) -> Poller:
         return Poller(
@@ -366,7 +359,7 @@ class Feeds:
 
     async def account(self, name: str) -> AccountDetail:
         """Return everything that is known about one account."""
-        account, now = (await self._find(name)).account, self.store.clock()
+        account, now = await self._find(name), self.store.clock()
         items = await self.store.count_items(account.account_id)
         return AccountDetail(account=account, items=items, is_leased=account.is_leased(now), now=now)
 
@@ -381,14 +374,12 @@ class Feeds:
 
         `polled_before` leaves out those that were polled since then.
         """
-        before = None if polled_before is None else self._time(polled_before)
-
-        def matches(account: Account) -> bool:
-            if without_watermark and account.watermark is not None:
-                return False
-            return before is None or (account.last_polled_at or 0) < before
-
-        found = [account for account in await self._all_accounts(status) if matches(account)]
+        found = await self._all_accounts(status)
+        if without_watermark:
+            found = [account for account in found if account.watermark is None]
+        if polled_before is not None:
+            before = self._time(polled_before)
+            found = [account for account in found if (account.last_polled_at or 0) < before]
         found.sort(key=lambda account: (account.last_polled_at or 0, account.handle))
         return [AccountSummary.from_account(account) for account in found]
 
@@ -463,21 +454,14 @@ class Feeds:
             keep_ties=keep_ties,
         )
         handles = await self.store.handles(account_id for account_id, _ in found)
-        items = tuple(
-            FeedItem(
-                account=account_id,
-                account_handle=handles.get(account_id, account_id),
-                item=replace(item, links=tuple(_with_shared_url(link) for link in item.links)),
-            )
-            for account_id, item in found
-        )
+        items = tuple(FeedItem.from_item(item, account_id, handles) for account_id, item in found)
         return ItemPage(items=items, next_position=next_position)
 
     async def _account_id(self, name: str) -> str:
         """Return the id of an account. Items of a removed account are found by its DID."""
         name = parse_account_name(name)
         try:
-            return (await self.store.find(name)).account.account_id
+            return (await self._find(name)).account_id
         except UnknownAccount:
             if name.startswith("did:") and await self.store.count_items(name):
                 return name
@@ -524,7 +508,3 @@ async def open_source(
 
 def _change(account: Account, action: str | None, note: str = "") -> AccountChange:
     return AccountChange(account=account.account_id, handle=account.handle, action=action, note=note)
-
-
-def _with_shared_url(link: Link) -> Link:
-    return link if link.shared_url else replace(link, shared_url=link.url)

@@ -12,6 +12,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from ..storage import Micros
 from ..storage.errors import NewerFormat
 from . import transitions
 from .account import MANUAL_ORIGIN, Account, AccountStatus
@@ -35,7 +36,10 @@ async def add_account(
     settings: PollSettings,
     dry_run: bool = False,
 ) -> AccountChange:
-    """Add an account, or update the handle and origins of one that exists."""
+    """Add an account, or update the handle and origins of one that exists.
+
+    A follow list resumes an account that a follow list has suspended.
+    """
     change = partial(AccountChange, account=profile.account_id, handle=profile.handle)
     try:
         before = (await store.get(profile.account_id)).account
@@ -44,9 +48,12 @@ async def add_account(
             new = transitions.new_account(profile, now=store.clock(), settings=settings, origin=origin)
             await store.add(new)
         return change(action="added")
-    after = _with_origin(before, profile, origin)
+    edit = partial(_with_origin, profile=profile, origin=origin, now=store.clock())
+    after = edit(before)
     if after != before and not dry_run:
-        await store.update(before.account_id, lambda each: _with_origin(each, profile, origin))
+        await store.update(before.account_id, edit)
+    if before.status is AccountStatus.SUSPENDED and after.status is not AccountStatus.SUSPENDED:
+        return change(action="resumed", note="followed again")
     if after.handle != before.handle:
         return change(action="renamed", note=f"was {before.handle}")
     note = "already added, and suspended" if before.status is AccountStatus.SUSPENDED else "already added"
@@ -72,13 +79,12 @@ async def sync_follow_list(
     followed = {profile.account_id: profile async for profile in source.follows(owner.account_id)}
     if prune and not followed:
         raise EmptyFollowList(owner.handle)
-    add = partial(
-        _add_or_resume, store, origin=f"follows:{owner.account_id}", settings=settings, dry_run=dry_run
-    )
+    origin = f"follows:{owner.account_id}"
     changes: list[AccountChange] = []
     for profile in followed.values():
         try:
-            changes.append(await add(profile))
+            change = await add_account(store, profile, origin=origin, settings=settings, dry_run=dry_run)
+            changes.append(change)
         except (EditConflict, CorruptFeedRecord, NewerFormat) as error:  # the other accounts are still added
             log.warning("skipped %s: %s", profile.handle, error)
     if prune:
@@ -99,20 +105,6 @@ async def _find_owner(source: FollowSource, actor: str) -> Profile:
 def is_pruned(account: Account) -> bool:
     """Return whether a follow list has suspended the account, and will resume it."""
     return account.status is AccountStatus.SUSPENDED and account.reason.startswith(PRUNE_REASON)
-
-
-async def _add_or_resume(
-    store: FeedStore, profile: Profile, *, origin: str, settings: PollSettings, dry_run: bool
-) -> AccountChange:
-    change = await add_account(store, profile, origin=origin, settings=settings, dry_run=dry_run)
-    if change.action == "added":
-        return change
-    account = (await store.get(profile.account_id)).account
-    if not is_pruned(account):
-        return change
-    if not dry_run:
-        await store.update(account.account_id, partial(transitions.resumed, now=store.clock()))
-    return replace(change, action="resumed", note="followed again")
 
 
 async def _prune(
@@ -142,7 +134,10 @@ async def _prune(
     return changes
 
 
-def _with_origin(account: Account, profile: Profile, origin: str) -> Account:
+def _with_origin(account: Account, *, profile: Profile, origin: str, now: Micros) -> Account:
+    """Add an origin, and resume the account if it is followed again."""
+    if origin != MANUAL_ORIGIN and is_pruned(account):
+        account = transitions.resumed(account, now=now)
     origins = account.origins if origin in account.origins else (*account.origins, origin)
     return replace(account, handle=profile.handle or account.handle, origins=origins)
 

@@ -15,7 +15,7 @@ import msgspec
 
 from ..storage import InsertIfAbsent, Micros
 from . import transitions, watermark
-from .account import Account, Gap, StoredAccount
+from .account import Account, Gap
 from .errors import (
     AccountUnavailable,
     AuthenticationFailed,
@@ -27,7 +27,7 @@ from .errors import (
     SourceUnavailable,
 )
 from .item import Item, item_record
-from .lease import LEASE_DURATION, AccountLease, acquire_lease
+from .lease import AccountLease
 from .settings import PollSettings
 from .source import FeedPage, FeedSource
 from .store import AccountEdit, FeedStore
@@ -79,32 +79,6 @@ class PolledElsewhere(msgspec.Struct, frozen=True):
 PollOutcome: TypeAlias = PollSucceeded | PollSkipped | PollFailed | PolledElsewhere
 
 
-async def poll_account(
-    store: FeedStore,
-    source: FeedSource,
-    settings: PollSettings,
-    stored: StoredAccount,
-    *,
-    poller: str,
-    lease_duration: Micros = LEASE_DURATION,
-    is_scheduled: bool = False,
-) -> PollSucceeded | PollSkipped | PollFailed:
-    """Poll an account now. `is_scheduled` says whether it is due or in a cycle.
-
-    Raise PollInProgress if another poller has it, and AuthenticationFailed if the credentials are wrong:
-    that is not a failure of the account.
-    """
-    async with acquire_lease(store, stored, poller, duration=lease_duration) as lease:
-        try:
-            return await _Poll(store, source, settings, lease, is_scheduled=is_scheduled).run()
-        except AuthenticationFailed:
-            raise
-        except SourceError as error:
-            account = await lease.update(partial(transitions.poll_failed, error=error, now=store.clock()))
-            is_unavailable = isinstance(error, AccountUnavailable | InvalidActor)
-            return PollSkipped(account, error) if is_unavailable else PollFailed(account, error)
-
-
 class _StoredItems(msgspec.Struct, frozen=True):
     """The items of a page that were new."""
 
@@ -121,8 +95,8 @@ MAX_PENDING_ITEMS = 24
 """Maximum number of items in one commit with the account."""
 
 
-class _Poll:
-    """A running poll."""
+class Poll:
+    """One poll of an account. The poller has its lease."""
 
     def __init__(
         self,
@@ -133,6 +107,7 @@ class _Poll:
         *,
         is_scheduled: bool,
     ) -> None:
+        """`is_scheduled` is whether the account is due or in a cycle, and not polled manually."""
         self._store = store
         self._source = source
         self._settings = settings
@@ -149,7 +124,22 @@ class _Poll:
         self._resumed_pages = 0
         self._made_progress = False
 
-    async def run(self) -> PollSucceeded:
+    async def run(self) -> PollSucceeded | PollSkipped | PollFailed:
+        """Read the pages and store their items.
+
+        Raise AuthenticationFailed if the credentials are wrong: that is not a failure of the account.
+        """
+        try:
+            return await self._read_pages()
+        except AuthenticationFailed:
+            raise
+        except SourceError as error:
+            edit = partial(transitions.poll_failed, error=error, now=self._store.clock())
+            account = await self._lease.update(edit)
+            is_unavailable = isinstance(error, AccountUnavailable | InvalidActor)
+            return PollSkipped(account, error) if is_unavailable else PollFailed(account, error)
+
+    async def _read_pages(self) -> PollSucceeded:
         await self._read_head()
         while self._lease.is_valid:
             await self._read_gap_page(self._next_gap())
@@ -267,7 +257,6 @@ class _Poll:
                 new=new,
                 counted=transitions.posts_before_profile(account, stored_items.new),
                 uncounted=stored_items.uncounted,
-                pages=1,
                 invalid=invalid,
                 now=now,
             )

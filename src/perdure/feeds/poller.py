@@ -25,7 +25,7 @@ from ..storage.batcher import batched
 from ..storage.clock import MINUTE
 from ..storage.errors import NewerFormat, StorageError
 from ..storage.limits import MAX_PAGE_RECORDS
-from . import poll, transitions
+from . import transitions
 from .account import Account, AccountStatus, StoredAccount
 from .alarms import AlarmWatch, OnAlarm, find_alarms, log_alarm
 from .errors import (
@@ -39,9 +39,9 @@ from .errors import (
     UnknownAccount,
 )
 from .follow_list import sync_follow_list
-from .lease import LEASE_DURATION
+from .lease import LEASE_DURATION, acquire_lease
 from .link_ranking import LinkIndex
-from .poll import PolledElsewhere, PollFailed, PollOutcome, PollSkipped, PollSucceeded
+from .poll import Poll, PolledElsewhere, PollFailed, PollOutcome, PollSkipped, PollSucceeded
 from .settings import FollowLists, PollSettings
 from .source import FeedSource, FollowSource, HintSource, Profile
 from .store import FeedStore
@@ -142,28 +142,17 @@ class Poller:
         self, stored: StoredAccount, *, is_scheduled: bool = False
     ) -> PollSucceeded | PollSkipped | PollFailed:
         """Poll one account now, due or not. Raise PollInProgress if another poller has it."""
+        store, source, account = self._store, self._source, stored.account
         try:
-            return await poll.poll_account(
-                self._store,
-                self._source,
-                self._settings,
-                stored,
-                poller=self.name,
-                lease_duration=self._lease_duration,
-                is_scheduled=is_scheduled,
-            )
+            async with acquire_lease(store, stored, self.name, duration=self._lease_duration) as lease:
+                return await Poll(store, source, self._settings, lease, is_scheduled=is_scheduled).run()
         except (PollInProgress, UnknownAccount, AuthenticationFailed):
             raise
-        except (AccountLeaseLost, StorageError) as error:
-            return self._defer(stored.account, error)
         except Exception as error:  # sources of other packages can raise anything
-            log.exception("the poll of %s failed", stored.account.handle)
-            return self._defer(stored.account, error)
-
-    def _defer(self, account: Account, error: Exception) -> PollFailed:
-        """Remember a failure that could not be stored in the account."""
-        self._deferred_until[account.account_id] = self._store.clock() + MINUTE
-        return PollFailed(account, error)
+            if not isinstance(error, AccountLeaseLost | StorageError):
+                log.exception("the poll of %s failed", account.handle)
+            self._deferred_until[account.account_id] = store.clock() + MINUTE  # the record has no failure
+            return PollFailed(account, error)
 
     async def run_once(self) -> CycleStats:
         """Poll every active account once, and unavailable ones that are due for a probe."""
@@ -177,15 +166,22 @@ class Poller:
         Also refresh profiles, apply hints, check alarms, synchronize follow lists, summarize links and remove
         old items.
         """
-        await _run_all(
+        source, lists = self._source, self._follow_lists
+        jobs = [
             self._poll_all(self._due_accounts()),
             self._repeat(PROFILE_INTERVAL, self.refresh_profiles),
-            self._apply_hints(),
             self._repeat(ALARM_INTERVAL, self.check_alarms, first=ALARM_INTERVAL, rest=ALARM_COST_FACTOR),
             self._repeat(REMOVAL_INTERVAL, self.remove_old_items),
             self._repeat(LINK_SUMMARY_INTERVAL, self.summarize_links),
-            self._sync_follow_lists(),
-        )
+        ]
+        if isinstance(source, HintSource):
+            jobs.append(self._repeat(HINT_INTERVAL, partial(self.apply_hints, source)))
+        if lists is not None and lists.actors:
+            if isinstance(source, FollowSource):
+                jobs.append(self._repeat(lists.interval, partial(self.sync_follow_lists, source, lists)))
+            else:
+                log.warning("cannot synchronize follow lists: %s does not have them", source.name)
+        await _run_all(*jobs)
 
     async def check_alarms(self) -> None:
         """Report which alarms have been raised or cleared since the last check."""
@@ -306,11 +302,17 @@ class Poller:
 
     async def _due_accounts(self) -> AsyncGenerator[StoredAccount]:
         """Yield due accounts, without end. Accounts in progress may still be stored as due."""
+        limit = min(8 * self._settings.connections * POLLS_PER_CONNECTION, MAX_PAGE_RECORDS)
         while True:
-            due = [each for each in await self._due() if self._is_available(each.account.account_id)]
-            for stored in due:
+            due: list[StoredAccount] = []
+            try:
+                due = await self._store.due(limit)
+            except StorageError as error:
+                log.warning("cannot read due accounts: %s", error)
+            available = [each for each in due if self._is_available(each.account.account_id)]
+            for stored in available:
                 yield stored
-            if not due:
+            if not available:
                 await anyio.sleep(DUE_CHECK_SECONDS)
 
     def _is_available(self, account_id: str) -> bool:
@@ -319,24 +321,10 @@ class Poller:
         self._deferred_until.pop(account_id, None)
         return account_id not in self._in_progress
 
-    async def _due(self) -> list[StoredAccount]:
-        try:
-            return await self._store.due(
-                min(8 * self._settings.connections * POLLS_PER_CONNECTION, MAX_PAGE_RECORDS)
-            )
-        except StorageError as error:
-            log.warning("cannot read due accounts: %s", error)
-            return []
-
     # Other jobs
 
     async def _repeat(
-        self,
-        interval: Micros,
-        job: Callable[[], Awaitable[object]],
-        *,
-        first: Micros = 0,
-        rest: float = 0,
+        self, interval: Micros, job: Callable[[], Awaitable[object]], *, first: Micros = 0, rest: float = 0
     ) -> None:
         """Repeat a job: first after `first`, then after the interval, or after `rest` times its duration."""
         await anyio.sleep(first / 1e6)
@@ -344,20 +332,6 @@ class Poller:
             started = anyio.current_time()
             await self._log_errors(job())
             await anyio.sleep(max(interval / 1e6, rest * (anyio.current_time() - started)))
-
-    async def _sync_follow_lists(self) -> None:
-        source, lists = self._source, self._follow_lists
-        if lists is None or not lists.actors:
-            return
-        if isinstance(source, FollowSource):
-            await self._repeat(lists.interval, partial(self.sync_follow_lists, source, lists))
-        else:
-            log.warning("cannot synchronize follow lists: %s does not have them", source.name)
-
-    async def _apply_hints(self) -> None:
-        source = self._source
-        if isinstance(source, HintSource):
-            await self._repeat(HINT_INTERVAL, partial(self.apply_hints, source))
 
     async def _log_errors(self, work: Awaitable[object]) -> None:
         """Log errors of a job, so that it does not end the polls. Wrong credentials do."""

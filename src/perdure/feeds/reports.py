@@ -212,6 +212,12 @@ class FeedItem(msgspec.Struct, frozen=True, kw_only=True):
     account_handle: str
     item: Item
 
+    @classmethod
+    def from_item(cls, item: Item, account_id: str, handles: Mapping[str, str]) -> FeedItem:
+        links = tuple(replace(link, shared_url=link.shared_url or link.url) for link in item.links)
+        handle = handles.get(account_id, account_id)
+        return cls(account=account_id, account_handle=handle, item=replace(item, links=links))
+
 
 class ItemPage(msgspec.Struct, frozen=True, kw_only=True):
     """A page of items, newest first."""

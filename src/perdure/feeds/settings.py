@@ -1,15 +1,4 @@
-"""The settings: a YAML or TOML file, checked before anything starts.
-
-polling:
-  interval_minutes: 15          # the first interval of an account
-  posts_per_page: 100
-  initial_lookback_hours: 24
-  max_retries: 3
-  retry_backoff_ms: 1000
-  max_pages_per_user: 100       # in one poll; what is left is read in the next
-  connections: 10
-  retention_days: 90            # items older than that are removed; without it, none are
-"""
+"""The settings of feeds: a YAML or TOML file, checked before anything starts."""
 
 from __future__ import annotations
 
@@ -43,11 +32,14 @@ class PollSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """How feeds are polled."""
 
     interval_minutes: float = 15
+    """The first interval of an account."""
     posts_per_page: int = 100
     initial_lookback_hours: float = 24
+    """How far back a new account is read."""
     max_retries: int = 3
     retry_backoff_ms: float = 1000
     max_pages_per_user: int = 100
+    """Maximum number of pages in one poll. What is left is read in the next poll."""
     connections: int = 10
     """How many requests run at the same time."""
     retention_days: float | None = None

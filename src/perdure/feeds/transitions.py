@@ -81,7 +81,7 @@ def posts_before_profile(account: Account, found: Iterable[Item]) -> int:
 
 
 def page_read(
-    account: Account, *, new: int, counted: int, uncounted: int, pages: int, invalid: int, now: Micros
+    account: Account, *, new: int, counted: int, uncounted: int, invalid: int, now: Micros
 ) -> Account:
     """Count the items of a page.
 
@@ -95,7 +95,7 @@ def page_read(
         last_polled_at=now,
         posts_fetched_count=account.posts_fetched_count + new,
         posts_since_profile=account.posts_since_profile + uncounted,
-        pages_read=account.pages_read + pages,
+        pages_read=account.pages_read + 1,
         invalid_records=account.invalid_records + invalid,
         unseen_posts=unseen,
         unseen_since=account.unseen_since if unseen else None,

@@ -21,7 +21,6 @@ from .lexicon import (
     REASON_PIN,
     REASON_REPOST,
     REPOST,
-    AnyRecord,
     Feed,
     FeedEntry,
     Follow,
@@ -32,6 +31,7 @@ from .lexicon import (
     ProfileView,
     Reason,
     Records,
+    RecordUri,
     Repost,
 )
 from .post_links import find_links, is_quote
@@ -216,7 +216,7 @@ def _require_storable(item: Item, raw: Raw) -> Item:
 
 _entry = msgspec.json.Decoder(FeedEntry)
 _record = msgspec.json.Decoder(ListedRecord)
-_named = msgspec.json.Decoder(AnyRecord)
+_named = msgspec.json.Decoder(RecordUri)
 _follow = msgspec.json.Decoder(Follow)
 _view = msgspec.json.Decoder(PostView)
 _post = msgspec.json.Decoder(Post)

@@ -127,8 +127,8 @@ class ListedRecord(LexiconObject):
     value: Raw
 
 
-class AnyRecord(LexiconObject):
-    """A record of any kind."""
+class RecordUri(LexiconObject):
+    """The URI of a record, without what else describes it."""
 
     uri: str
 
@@ -143,12 +143,8 @@ class Posts(LexiconObject):
     posts: list[Raw]
 
 
-class Subject(LexiconObject):
-    uri: str
-
-
 class Repost(LexiconObject):
-    subject: Subject
+    subject: RecordUri
     created_at: object = None
 
 

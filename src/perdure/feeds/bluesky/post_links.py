@@ -68,8 +68,7 @@ def _quoted_links(embed: Embed) -> Iterator[tuple[str, str]]:
     quoted = _innermost(embed.record)
     if quoted is None:
         return
-    own = [raw for raw in (quoted.value.embed if quoted.value else NO_RAW,) if raw]
-    for raw in (*quoted.embeds, *own):
+    for raw in (*quoted.embeds, quoted.value.embed if quoted.value else NO_RAW):
         if (within := _read(_embed, raw)) is not None:
             yield from ((card.uri, card.title) for card in _cards(within))
     if quoted.value is not None:

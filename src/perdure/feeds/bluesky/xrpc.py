@@ -72,7 +72,9 @@ class XrpcClient:
         async def attempt() -> XrpcResponse[T] | None:
             request = self._request("GET", method, token=token(), etag=etag, params=dict(params))
             response = await self._send(request)
-            self._update_limits(response.headers)
+            if (limits := errors.parse_rate_limit(response.headers)) is not None:
+                limit, remaining, resets_at = limits
+                self._retrier.limiter.update(limit=limit, remaining=remaining, resets_at=resets_at)
             if response.status_code == HTTPStatus.NOT_MODIFIED and "if-none-match" in request.headers:
                 return None
             if etag is not None and response.is_success and _etag_of(response) == etag:
@@ -153,11 +155,6 @@ class XrpcClient:
             raise SourceUnavailable(f"{self.service} did not respond within {self._timeout:g} s") from error
         except httpx2.RequestError as error:
             raise SourceUnavailable(f"{self.service}: {error or type(error).__name__}") from error
-
-    def _update_limits(self, headers: Mapping[str, str]) -> None:
-        if (limits := errors.parse_rate_limit(headers)) is not None:
-            limit, remaining, resets_at = limits
-            self._retrier.limiter.update(limit=limit, remaining=remaining, resets_at=resets_at)
 
 
 def _etag_of(response: httpx2.Response) -> str:
