@@ -1,8 +1,9 @@
-"""Feeds: polled on the same durable state as tasks, without missing or repeating a post.
+"""Feeds of social media accounts, polled without missing or repeating a post.
 
-`Feeds` (in `api`) does everything that commands, pages and tools need. To understand how it works, read
-`watermark` (the rules), then `poll` (one poll), then `poller` (many accounts). A source is any object that
-implements `source.FeedSource`; `bluesky` has one.
+Accounts and posts are stored in the same kind of storage as tasks. `Feeds` (in `api`) does everything that
+commands, pages and tools need. To understand the implementation, read `watermark` (the rules), then `poll`
+(one poll), then `poller` (many accounts). A source is any object that implements `source.FeedSource`; the
+package `bluesky` contains one.
 """
 
 from .account import Account, AccountStatus, Gap

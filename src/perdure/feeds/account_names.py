@@ -13,7 +13,7 @@ _PROFILE_URL = re.compile(r"https?://[^/]+/profile/([^/?#]+).*")
 
 
 def normalize_account_name(text: str) -> str:
-    """Return a name without a leading @ and without the URL of a profile around it."""
+    """Return the name in a profile URL, or else the text, without a leading @."""
     profile = _PROFILE_URL.fullmatch(text.strip())
     return (profile[1] if profile else text.strip()).removeprefix("@")
 
@@ -24,7 +24,7 @@ def is_account_name(name: str) -> bool:
 
 
 def parse_account_name(text: str) -> str:
-    """Return the handle or DID in a text. Raise InvalidActor if it has neither."""
+    """Return the handle or DID that a user wrote. Raise InvalidActor if it is neither."""
     name = normalize_account_name(text)
     if not is_account_name(name):
         raise InvalidActor(f"invalid account {text!r}; use a handle such as alice.bsky.social, or a DID")
@@ -32,9 +32,9 @@ def parse_account_name(text: str) -> str:
 
 
 async def find_profiles(source: FeedSource, names: Sequence[str]) -> list[Profile]:
-    """Return the profiles that exist. If the source rejects a request, try each half of the names.
+    """Return the profiles that exist.
 
-    A source may reject a whole request because one of its names is invalid.
+    A source may reject a request because one of its names is invalid. Then each half of the names is tried.
     """
     try:
         return await source.profiles(names)

@@ -1,11 +1,11 @@
-"""Alarms about polling. They follow from the stored accounts alone.
+"""Alarms about polling, computed from the stored accounts alone.
 
-    late       accounts are polled too late or not at all: no poller runs, or it is too slow
-    failing    polls of an account have failed for longer than its interval
-    unseen     a profile counts more posts than the polls find
-    repeated   polls read an account from the start again and again
+    late       an account is polled too late or not at all: no poller runs, or it is too slow
+    failing    the polls of an account have failed for longer than its interval
+    unseen     a profile counts posts that the polls do not find
+    repeated   every poll reads an account from the start
 
-An alarm is true of the accounts as they are now, so it clears when its cause ends.
+An alarm describes the current state of the accounts, so it clears when its cause ends.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ AlarmKind: TypeAlias = Literal["late", "failing", "unseen", "repeated"]
 
 ALARM_KINDS: tuple[AlarmKind, ...] = get_args(AlarmKind)
 LATE_GRACE: Micros = 2 * MINUTE
-"""Added to the time after which an account is late: the leases of a poller that died last a minute."""
+"""Added to the time after which an account is late, because the leases of a dead poller last a minute."""
 ALARM_FAILURES = 3
-"""How many consecutive polls must have failed."""
+"""Number of consecutive polls that must have failed before `failing` is raised."""
 ALARM_EMPTY_POLLS = 2
-"""How many consecutive polls must have found nothing before posts that only profiles count are an alarm."""
+"""Number of consecutive polls that must have found nothing new before `unseen` is raised."""
 MAX_NAMED_ACCOUNTS = 5
 """Maximum number of accounts that an alarm names."""
 REPEAT_INTERVAL: Micros = 60 * MINUTE
-"""How often an alarm that is still true is reported again."""
+"""The time after which an alarm that has not cleared is reported again."""
 
 
 class Alarm(msgspec.Struct, frozen=True, kw_only=True):
-    """A problem, and the accounts that have it."""
+    """A problem and the accounts that have it."""
 
     kind: AlarmKind
     message: str
     count: int
-    """How many accounts have the problem."""
+    """Number of accounts that have the problem."""
     handles: tuple[str, ...]
-    """The handles of the first of these accounts."""
+    """The handles of some of these accounts, at most `MAX_NAMED_ACCOUNTS`."""
 
 
 AlarmState: TypeAlias = Literal["raised", "cleared"]
@@ -54,7 +54,7 @@ OnAlarm: TypeAlias = Callable[[Alarm, AlarmState], None]
 
 
 def log_alarm(alarm: Alarm, state: AlarmState) -> None:
-    """Log an alarm. The default of `Poller`."""
+    """Log an alarm. `Poller` does this by default."""
     if state == "raised":
         log.warning("ALARM: %s", alarm.message)
     else:
@@ -62,30 +62,24 @@ def log_alarm(alarm: Alarm, state: AlarmState) -> None:
 
 
 class AlarmWatch:
-    """Compares alarms with those of the last check, and reports what has changed."""
+    """Compares the alarms with those of the previous check and reports the changes."""
 
     def __init__(self, on_alarm: OnAlarm) -> None:
         self._on_alarm = on_alarm
         self._raised: dict[AlarmKind, tuple[Alarm, Micros]] = {}
-        """The alarms that were reported, and when."""
+        """The alarms that have not cleared, and when each was last reported."""
 
     def update(self, alarms: Iterable[Alarm], *, now: Micros) -> None:
-        """Report new and cleared alarms, and repeat the others at intervals."""
+        """Report new, growing and cleared alarms, and repeat the others at intervals."""
         current: dict[AlarmKind, Alarm] = {alarm.kind: alarm for alarm in alarms}
         for kind in ALARM_KINDS:
             if kind in self._raised and kind not in current:
                 self._on_alarm(self._raised.pop(kind)[0], "cleared")
         for kind, alarm in current.items():
-            if self._should_report(alarm, now):
+            before, reported_at = self._raised.get(kind, (None, 0))
+            if before is None or alarm.count > before.count or now >= reported_at + REPEAT_INTERVAL:
                 self._raised[kind] = alarm, now
                 self._on_alarm(alarm, "raised")
-
-    def _should_report(self, alarm: Alarm, now: Micros) -> bool:
-        """Whether it was not reported, affects more accounts than before, or was reported long ago."""
-        if alarm.kind not in self._raised:
-            return True
-        before, reported_at = self._raised[alarm.kind]
-        return alarm.count > before.count or now >= reported_at + REPEAT_INTERVAL
 
 
 def find_alarms(accounts: Iterable[Account], *, now: Micros) -> tuple[Alarm, ...]:
@@ -115,10 +109,10 @@ def _find_alarms(accounts: Sequence[Account], now: Micros) -> Iterator[Alarm]:
 
 
 def _late_at(account: Account, now: Micros, usual_cadence: Micros) -> Micros:
-    """Return when an account is late: more than a whole interval after its next poll.
+    """Return the time after which an account is late: a whole interval after its next poll is due.
 
-    `usual_cadence` is used for an account that has not been polled twice yet. A running poll counts from its
-    last page: it is late if the source makes it wait too long.
+    `usual_cadence` is used for an account that has not been polled twice yet. While a poll is running, the
+    time counts from its last page, so an account is also late if the source makes its poll wait too long.
     """
     cadence = usual_cadence if account.cadence is None else account.cadence
     due = account.next_poll_at
@@ -128,7 +122,7 @@ def _late_at(account: Account, now: Micros, usual_cadence: Micros) -> Micros:
 
 
 def _is_failing(account: Account, now: Micros) -> bool:
-    """Whether the polls of an account have failed for longer than its interval."""
+    """Return whether the polls of an account have failed for longer than its interval."""
     since = account.failing_since
     return (
         account.status is AccountStatus.ACTIVE
@@ -139,7 +133,7 @@ def _is_failing(account: Account, now: Micros) -> bool:
 
 
 def _has_unseen_posts(account: Account) -> bool:
-    """Whether two consecutive profiles counted posts that the polls since then have not found."""
+    """Return whether two consecutive profiles counted posts that polls have not found."""
     since = account.unseen_since
     return (
         account.status is AccountStatus.ACTIVE
@@ -150,7 +144,7 @@ def _has_unseen_posts(account: Account) -> bool:
 
 
 def _alarm(kind: AlarmKind, accounts: Sequence[Account], problem: str, *, of: int | None = None) -> Alarm:
-    """Return an alarm about these accounts, out of `of`. `problem` completes the sentence about them."""
+    """Return an alarm whose message is "N accounts are" and the problem, or "N of `of` accounts are"."""
     handles = tuple(each.handle for each in accounts[:MAX_NAMED_ACCOUNTS])
     count = len(accounts)
     total = f"{count} of {of} accounts" if of is not None else f"{count} account{'s' if count > 1 else ''}"

@@ -5,9 +5,9 @@
         await feeds.run_once()
         print(await feeds.links())
 
-An account is named by its handle or its DID, with or without an @, or by the URL of its profile. A time in
-the past is a number of microseconds since 1970, or a timedelta before now. A `dry_run` changes nothing and
-reports what would be done.
+An account is named by its handle, its DID or the URL of its profile. A handle may have a leading @. A time in
+the past is a number of microseconds since 1970, or a timedelta before now. With `dry_run`, a method changes
+nothing and reports what it would do.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeAlias
 
 import anyio
@@ -78,7 +77,7 @@ Time: TypeAlias = Micros | timedelta
 """A time in the past: microseconds since 1970, or how long ago it was."""
 
 MAX_WAIT: Micros = 31 * 24 * HOUR
-"""How far ahead the next poll is searched for. It is longer than any account waits for one."""
+"""How far ahead `Feeds.schedule` searches for the next poll. No account waits that long."""
 
 
 class Feeds:
@@ -92,15 +91,15 @@ class Feeds:
         source: FeedSource | None = None,
         lease_seconds: float = LEASE_DURATION / 1e6,
     ) -> None:
-        """Read from `source`, or else from Bluesky as the settings describe it.
+        """Read from `source`, or from Bluesky with these settings if it is None.
 
-        Bluesky is connected to when it is first needed, and the connection ends with `async with`.
-        `lease_seconds` is how long an account stays with a poller that was killed.
+        The connection to Bluesky is opened when it is first needed, and closed at the end of `async with`.
+        `lease_seconds` is how long an account stays leased to a poller that was killed.
         """
         self.store = store
         self.settings = settings or FeedSettings()
         self.rate_limiter = RateLimiter(self.settings.polling.connections)
-        """Bluesky's rate limit. Reports long waits to its `on_wait`."""
+        """The rate limiter for Bluesky. It calls its `on_wait` before a long wait."""
         self._source = source
         self._lease_duration: Micros = round(lease_seconds * 1e6)
         self._links = LinkIndex(store)
@@ -117,7 +116,7 @@ class Feeds:
         source: FeedSource | None = None,
         lease_seconds: float = LEASE_DURATION / 1e6,
     ) -> AsyncGenerator[Self]:
-        """Open the feeds of a storage. A storage that does not exist is created."""
+        """Open the feeds of a storage. Create the storage if it does not exist."""
         async with await open_storage(url) as storage:
             feeds = cls(FeedStore(storage), settings, source=source, lease_seconds=lease_seconds)
             async with feeds:
@@ -126,13 +125,11 @@ class Feeds:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._exit_stack.aclose()
 
     async def source(self) -> FeedSource:
-        """Return the source of the feeds. Raise InvalidSettings if Bluesky cannot be opened with these."""
+        """Return the source of the feeds. Raise InvalidSettings if Bluesky cannot be opened."""
         async with self._connecting:
             if self._source is None:
                 opening = open_source(self.settings, self.rate_limiter)
@@ -142,7 +139,7 @@ class Feeds:
     # Changing accounts
 
     async def add(self, names: Sequence[str], *, dry_run: bool = False) -> ChangeReport:
-        """Start polling accounts. Names that the source does not know are reported."""
+        """Start polling accounts. The report lists the names that the source does not know."""
         wanted = list(dict.fromkeys(normalize_account_name(name) for name in names))
         valid = [name for name in wanted if is_account_name(name)]
         profiles = await find_profiles(await self.source(), valid) if valid else []
@@ -159,7 +156,7 @@ class Feeds:
                 account = (await self.store.find(name)).account
             except (UnknownAccount, AmbiguousHandle):
                 unknown.append(name)
-            else:  # it is stored, and the source does not show it at the moment
+            else:  # the account is stored, but the source does not show it at the moment
                 note = f"already added, {account.status}: {account.reason}"
                 changes.append(_change(account, None, note))
         return ChangeReport(changes=tuple(changes), unknown=tuple(unknown), dry_run=dry_run)
@@ -167,11 +164,11 @@ class Feeds:
     async def follow(self, actor: str, *, prune: bool = False, dry_run: bool = False) -> ChangeReport:
         """Add the accounts that `actor` follows.
 
-        `prune` suspends accounts that this list added and that `actor` no longer follows.
+        With `prune`, suspend accounts that this follow list added and that `actor` no longer follows.
         """
         source = await self.source()
         if not isinstance(source, FollowSource):
-            raise RequestRejected(f"{source.name} cannot be asked who follows whom")
+            raise RequestRejected(f"{source.name} does not support follow lists")
         actor = parse_account_name(actor)
         changes = await sync_follow_list(
             self.store, source, actor, settings=self.settings.polling, prune=prune, dry_run=dry_run
@@ -181,7 +178,7 @@ class Feeds:
     async def remove(
         self, names: Sequence[str], *, delete_items: bool = False, dry_run: bool = False
     ) -> ChangeReport:
-        """Stop polling accounts and remove them. Their items are kept unless `delete_items` is set."""
+        """Remove accounts. Keep their items unless `delete_items` is set."""
         changes: list[AccountChange] = []
         for account in await self._find_all(names):
             items = await self.store.count_items(account.account_id)
@@ -192,9 +189,9 @@ class Feeds:
         return ChangeReport(changes=tuple(changes), dry_run=dry_run)
 
     async def suspend(self, names: Sequence[str], *, reason: str = "", dry_run: bool = False) -> ChangeReport:
-        """Stop polling accounts until they are resumed. A new reason replaces that of an earlier time.
+        """Stop polling accounts until they are resumed. A new reason replaces an earlier one.
 
-        An account that a follow list has suspended stays so when it is followed again.
+        A follow list does not resume an account that was suspended in this way.
         """
         changes: list[AccountChange] = []
         for account in await self._find_all(names):
@@ -213,9 +210,9 @@ class Feeds:
         return await self._edit_all(names, edit, "resumed", dry_run=dry_run)
 
     async def reset(self, names: Sequence[str], *, dry_run: bool = False) -> ChangeReport:
-        """Forget how far accounts were read: the next poll starts from the initial look-back.
+        """Forget how far accounts have been read: the next poll starts at the initial look-back.
 
-        Stored items are kept and not duplicated.
+        Stored items are kept, and they are not stored twice.
         """
         edit = partial(transitions.reset, now=self.store.clock())
         return await self._edit_all(names, edit, "reset", dry_run=dry_run)
@@ -238,21 +235,21 @@ class Feeds:
         return (await self.store.find(parse_account_name(name))).account
 
     async def _find_all(self, names: Sequence[str]) -> list[Account]:
-        """Return these accounts before any of them is changed. Raise UnknownAccount if one is missing."""
+        """Return these accounts. Raise UnknownAccount if one is missing."""
         return [await self._find(name) for name in names]
 
     # Polling
 
     async def poll(self, name: str) -> PollSucceeded | PollSkipped | PollFailed:
-        """Poll one account now, even if it is suspended. Raise PollInProgress if another poller has it."""
+        """Poll an account now, even if it is suspended. Raise PollInProgress if another poller polls it."""
         poller = await self._poller()
         return await poller.poll(await self.store.find(parse_account_name(name)))
 
     async def run(self, *, on_outcome: OnOutcome | None = None, on_alarm: OnAlarm = log_alarm) -> None:
         """Poll each account at its own interval, until cancelled.
 
-        Several processes can share one storage. Profiles, follow lists, alarms and summaries of links are
-        kept up to date, and items that are older than the retention are removed.
+        Several processes can share one storage. This also refreshes profiles, follow lists, alarms and link
+        summaries, and removes items that are older than the retention.
         """
         poller = await self._poller(on_outcome, on_alarm)
         await poller.run()
@@ -260,7 +257,7 @@ class Feeds:
     async def run_once(self, *, on_outcome: OnOutcome | None = None) -> CycleStats:
         """Poll every account once, due or not, and remove items that are older than the retention.
 
-        Profiles are read first: the polls that follow should find the posts that these count.
+        Profiles are read first, so that the polls can find the posts that the profiles count.
         """
         poller = await self._poller(on_outcome)
         try:
@@ -278,7 +275,7 @@ class Feeds:
     ) -> BackfillReport:
         """Read an account back to a time and store missing items.
 
-        Without `wait` the next polls do that.
+        Without `wait`, return at once and leave the work to the next polls.
         """
         account, start = await self._find(name), self._time(since)
         report = BackfillReport(
@@ -308,10 +305,10 @@ class Feeds:
     async def audit(
         self, name: str | None = None, *, history: bool = False, remove: bool = False, dry_run: bool = False
     ) -> AsyncGenerator[AccountAudit]:
-        """Compare the stored items of an account, or of all, with the records at the source.
+        """Compare the stored items of one account or of all accounts with the records at the source.
 
-        Missing items are stored; with `history` also those from before the first poll. `remove` removes items
-        that were deleted at the source. An account that cannot be read does not end the audit of the others.
+        Store missing items, with `history` also those from before the first poll. With `remove`, remove items
+        that were deleted at the source. If an account cannot be read, continue with the others.
         """
         source = await self.source()
         if not isinstance(source, AuditSource):
@@ -346,7 +343,7 @@ class Feeds:
     # Accounts
 
     async def status(self) -> FeedStatus:
-        """Return the health of all accounts, with the alarms."""
+        """Return counts of all accounts, the failing ones, and the alarms."""
         accounts, now = await self._all_accounts(), self.store.clock()
         summary = summarize(accounts, now=now)
         return FeedStatus(
@@ -358,7 +355,7 @@ class Feeds:
         )
 
     async def account(self, name: str) -> AccountDetail:
-        """Return everything that is known about one account."""
+        """Return the complete state of an account."""
         account, now = await self._find(name), self.store.clock()
         items = await self.store.count_items(account.account_id)
         return AccountDetail(account=account, items=items, is_leased=account.is_leased(now), now=now)
@@ -372,7 +369,7 @@ class Feeds:
     ) -> list[AccountSummary]:
         """Return accounts, starting with the least recently polled.
 
-        `polled_before` leaves out those that were polled since then.
+        With `polled_before`, leave out accounts that were polled at that time or later.
         """
         found = await self._all_accounts(status)
         if without_watermark:
@@ -384,14 +381,14 @@ class Feeds:
         return [AccountSummary.from_account(account) for account in found]
 
     async def account_page(self, after: str | None = None, *, limit: int) -> AccountPage:
-        """Return accounts in the order in which they were added, after the one with this id."""
+        """Return a page of accounts in the order in which they were added, starting after this id."""
         before = None if after is None else await self.store.get(after)
         found, has_more = await self.store.account_page(before, limit)
         accounts = tuple(stored.account for stored in found)
         return AccountPage(accounts=accounts, next_account=accounts[-1].account_id if has_more else None)
 
     async def pollable_accounts(self) -> list[AccountSummary]:
-        """Return the accounts that `run_once` would poll: active ones, and those whose probe is due."""
+        """Return the accounts that `run_once` would poll."""
         now = self.store.clock()
         accounts = await self._all_accounts()
         return [AccountSummary.from_account(each) for each in accounts if each.is_pollable(now)]
@@ -407,7 +404,10 @@ class Feeds:
         ]
 
     async def schedule(self) -> Schedule:
-        """Return how many accounts are polled, and when the next poll is due, without reading them."""
+        """Return how many accounts are polled, and when the next poll is due.
+
+        This does not read the accounts.
+        """
         storage, now = self.store.storage, self.store.clock()
         counts = await storage.counts(ACCOUNTS, now=now)
         first = await storage.due(POLLS, until=now + MAX_WAIT, limit=1, now=now)
@@ -434,11 +434,11 @@ class Feeds:
         max_scanned: int | None = None,
         keep_ties: bool = False,
     ) -> ItemPage:
-        """Return items of all accounts or of one, newest first.
+        """Return a page of items of all accounts or of one, newest first.
 
-        A page continues `after` the position of another one, or `before` a time; with `keep_ties` a page ends
-        between two times, so that `before` does not skip any. `max_scanned` bounds how many items are read
-        for a page that leaves most of them out.
+        The page starts `after` a position or `before` a time. With `keep_ties`, items that have the same time
+        are on the same page, so that the next page can start `before` that time. `max_scanned` limits how
+        many items are read if the filters leave most of them out.
         """
         account_id = None if name is None else await self._account_id(name)
         if before is not None:
@@ -458,7 +458,7 @@ class Feeds:
         return ItemPage(items=items, next_position=next_position)
 
     async def _account_id(self, name: str) -> str:
-        """Return the id of an account. Items of a removed account are found by its DID."""
+        """Return the id of an account, or the DID of a removed account whose items are still stored."""
         name = parse_account_name(name)
         try:
             return (await self._find(name)).account_id
@@ -477,8 +477,8 @@ class Feeds:
     ) -> LinkRanking:
         """Return the links that the most accounts shared since a time.
 
-        `max_items` bounds how many items are read for hours that are not summarized yet, and `max_handles`
-        how many accounts are named for each link.
+        `max_items` limits how many items are read for hours that are not summarized yet, and `max_handles`
+        limits how many accounts are named for each link.
         """
         ranking = await self._links.ranking(self._time(since), limit=limit, max_items=max_items)
         named = {each for link in ranking.links for each in link.sharers[:max_handles]}
@@ -496,7 +496,7 @@ class Feeds:
 async def open_source(
     settings: FeedSettings, limiter: RateLimiter | None = None
 ) -> AsyncGenerator[BlueskySource]:
-    """Connect to Bluesky as the settings describe it. Raise InvalidSettings if that is not possible."""
+    """Open Bluesky with these settings. Raise InvalidSettings if they are invalid or a package is missing."""
     try:
         from .bluesky import open_bluesky  # noqa: PLC0415 (the extra may be missing)
     except ModuleNotFoundError as error:

@@ -1,7 +1,7 @@
-"""Follow lists: accounts that an actor follows are polled, and suspended when they are unfollowed.
+"""Follow lists: add the accounts that an actor follows, and suspend those that are unfollowed.
 
-Each account records its origins: which follow lists added it, and whether an operator did. A list changes
-only accounts that it added itself, so lists and operators do not interfere with each other.
+Each account stores its origins: the follow lists that added it, and `manual` if an operator did. A follow
+list suspends only accounts that nothing else added, so lists and operators do not interfere with each other.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .store import FeedStore
 log = logging.getLogger("perdure.feeds")
 
 PRUNE_REASON = "no longer followed by"
-"""The start of the reason why an account that is no longer followed is suspended."""
+"""The first words of the reason for which a follow list suspends an account."""
 
 
 async def add_account(
@@ -38,7 +38,7 @@ async def add_account(
 ) -> AccountChange:
     """Add an account, or update the handle and origins of one that exists.
 
-    A follow list resumes an account that a follow list has suspended.
+    If a follow list adds an account that a follow list has suspended, the account is resumed.
     """
     change = partial(AccountChange, account=profile.account_id, handle=profile.handle)
     try:
@@ -69,11 +69,11 @@ async def sync_follow_list(
     prune: bool = False,
     dry_run: bool = False,
 ) -> list[AccountChange]:
-    """Add the accounts that `actor` follows. Raise InvalidActor if there is no such actor.
+    """Add the accounts that `actor` follows. Raise InvalidActor if the source does not know the actor.
 
-    With `prune`, suspend accounts that this list added and the actor no longer follows, unless they have
-    another origin too. Then raise EmptyFollowList if the list is empty, which is more likely an error than
-    an intention.
+    With `prune`, suspend accounts that this list added and that the actor no longer follows, unless they have
+    another origin too. If the list is empty, raise EmptyFollowList instead, because that is more likely an
+    error than an intention.
     """
     owner = await _find_owner(source, actor)
     followed = {profile.account_id: profile async for profile in source.follows(owner.account_id)}
@@ -85,7 +85,7 @@ async def sync_follow_list(
         try:
             change = await add_account(store, profile, origin=origin, settings=settings, dry_run=dry_run)
             changes.append(change)
-        except (EditConflict, CorruptFeedRecord, NewerFormat) as error:  # the other accounts are still added
+        except (EditConflict, CorruptFeedRecord, NewerFormat) as error:  # continue with the other accounts
             log.warning("skipped %s: %s", profile.handle, error)
     if prune:
         changes += await _prune(store, source, owner, followed, dry_run=dry_run)
@@ -103,7 +103,7 @@ async def _find_owner(source: FollowSource, actor: str) -> Profile:
 
 
 def is_pruned(account: Account) -> bool:
-    """Return whether a follow list has suspended the account, and will resume it."""
+    """Return whether a follow list has suspended the account."""
     return account.status is AccountStatus.SUSPENDED and account.reason.startswith(PRUNE_REASON)
 
 

@@ -1,9 +1,9 @@
-"""Invalidation of link summaries: hours whose items are changing are marked as dirty.
+"""Invalidation of link summaries: hours are marked as dirty while their items are changing.
 
-An hour is open until an hour after its end, and is not summarized before that. A process that stores or
-deletes items of an earlier hour first marks the hour as dirty for some minutes. A summary is final only if
-reading its items started after the last mark expired. Because the mark is written first, a process that is
-killed leaves at worst an unnecessary mark. The marks of a day are one small record.
+An hour is not summarized until an hour after its end. A process that stores or deletes items of such a
+closed hour first marks the hour as dirty for some minutes. A summary is final only if reading its items
+started after the last mark expired. Because the mark is written first, a process that is killed leaves at
+worst an unnecessary mark. All marks of a day are stored in one small record.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ log = logging.getLogger("perdure.feeds")
 
 LINKS = Space("links")
 MARKS, HOURS, DAYS = "marks", "hours", "days"
-"""The partitions of the space: marks of dirty hours, summaries of hours, and summaries of days."""
+"""The partitions of the space: marks of dirty hours, summaries of hours, summaries of days."""
 HOURS_PER_DAY = 24
 
 OPEN_AFTER_END: Micros = HOUR
-"""How long after its end an hour is not summarized."""
+"""The time after the end of an hour before the hour is summarized."""
 MARK_AFTER_END: Micros = HOUR // 2
-"""How long after the end of an hour its items are stored without a mark. The difference to `OPEN_AFTER_END`
-allows for slow commits and different clocks."""
+"""The time after the end of an hour before changes of its items need a mark. It is shorter than
+`OPEN_AFTER_END` to allow for slow commits and clocks that differ."""
 MARK_LIFETIME: Micros = 10 * MINUTE
 MAX_CLOCK_SKEW: Micros = MINUTE
 """Maximum difference between the clocks of two processes."""
@@ -46,11 +46,11 @@ class DirtyMarks(msgspec.Struct, frozen=True, kw_only=True, tag_field=FORMAT_FIE
     """The marks of the hours of a day."""
 
     until: tuple[tuple[int, Micros], ...]
-    """Pairs of an hour, as its number since 1970, and the time until which its items may be changing."""
+    """Pairs of an hour, numbered since 1970, and the time until which its items may be changing."""
 
 
 def parse_marks(record: Record) -> DirtyMarks:
-    """Decode a record. Raise NewerFormat or CorruptFeedRecord."""
+    """Decode a record. Raise NewerFormat or CorruptFeedRecord if that is not possible."""
     try:
         return _format.decode(record.key, record.body)
     except StorageCorrupt as error:
@@ -58,12 +58,12 @@ def parse_marks(record: Record) -> DirtyMarks:
 
 
 def hours_of_day(day: int) -> range:
-    """Return the hours of a day. Both are numbers since 1970."""
+    """Return the hours of a day. Hours and days are numbered since 1970."""
     return range(day * HOURS_PER_DAY, (day + 1) * HOURS_PER_DAY)
 
 
 def link_change(partition: str, start: Micros, body: str, stored: Record | None) -> Insert | Replace:
-    """Return the change that stores marks or a summary, replacing the record that is stored."""
+    """Return the change that inserts marks or a summary, or replaces the stored record."""
     length = HOUR if partition == HOURS else DAY
     expires_at = start + length + SUMMARY_RETENTION
     if stored is not None:
@@ -79,7 +79,7 @@ def link_change(partition: str, start: Micros, body: str, stored: Record | None)
 async def read_links(
     storage: Storage, partition: str, first: Micros, until: Micros, clock: Callable[[], Micros]
 ) -> AsyncGenerator[Record]:
-    """Yield the records of a partition that start in a range of time, oldest first."""
+    """Yield the marks or summaries that start in a range of time, oldest first."""
     after = Position(max(first - 1, 0), "~", partition)
     while records := await storage.page(LINKS, partition, after=after, limit=RECORDS_PER_PAGE, now=clock()):
         for record in records:
@@ -90,7 +90,7 @@ async def read_links(
 
 
 class DirtyHours:
-    """The marks in a storage. It caches the marks that this process has written."""
+    """The marks in a storage, with a cache of those that this process has written."""
 
     def __init__(self, storage: Storage, clock: Callable[[], Micros]) -> None:
         self._storage = storage
@@ -99,9 +99,9 @@ class DirtyHours:
         self._marking = anyio.Lock()
 
     async def mark(self, times: Iterable[Micros]) -> None:
-        """Mark the hours of these times, if they may be summarized already.
+        """Mark the hours of these times as dirty if they may be summarized already.
 
-        Call it before items of these times are stored or deleted. The mark is valid for at least half of
+        Call this before items of these times are stored or deleted. The marks are valid for at least half of
         `MARK_LIFETIME`.
         """
         now = self._clock()
@@ -158,7 +158,7 @@ class DirtyHours:
 
 
 def _add_marks(day: int, record: Record | None, marked: Mapping[int, Micros]) -> Insert | Replace:
-    """Return the change that adds marks to those of a day."""
+    """Return the change that adds marks to the marks of a day."""
     try:
         known = {} if record is None else dict(parse_marks(record).until)
     except CorruptFeedRecord:  # any hour of the day may have been marked
@@ -169,7 +169,7 @@ def _add_marks(day: int, record: Record | None, marked: Mapping[int, Micros]) ->
 
 
 def _key(number: int) -> str:
-    """Return the key of an hour or a day, by its number since 1970."""
+    """Return the key of an hour or a day, numbered since 1970."""
     return f"{number:010}"
 
 

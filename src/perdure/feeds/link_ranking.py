@@ -1,4 +1,4 @@
-"""`LinkIndex`: ranks links by the number of accounts that shared them, over a day, a week or a month.
+"""Rankings of links by the number of accounts that shared them in a day, a week or a month.
 
 A month costs little more than a day, because a ranking adds up stored summaries of hours and days (see
 `link_summary_store`). Only the items of the newest hours are read each time.
@@ -12,31 +12,31 @@ import msgspec
 
 from ..storage import Micros
 from ..storage.clock import DAY, HOUR
-from .link_summary import LinkRow, LinkSummary, item_shares, summarize_all
+from .link_summary import LinkRow, LinkSummary, summarize_all
 from .link_summary_store import SummaryReader, Window
 from .store import FeedStore
 
 MAX_WINDOW: Micros = 31 * DAY
-"""The longest window that uses summaries. A longer one is counted from its items."""
+"""The longest window that is ranked from summaries. A longer window is ranked from its items."""
 
 
 class SharedLink(msgspec.Struct, frozen=True, kw_only=True):
     """A link and the accounts that shared it in a window of time."""
 
     url: str
-    """The normal form."""
+    """The normal form of the URL, which is the same for all links to a page."""
     shared_url: str
-    """The URL as it was first shared, to open it."""
+    """The URL as it was first shared. This is the URL to open."""
     title: str
     first_shares: tuple[tuple[str, Micros], ...]
-    """The accounts that shared it, each with the time of its first share, earliest first."""
+    """The ids of the accounts that shared the link, each with the time of its first share, earliest first."""
     share_count: int
-    """How often it was shared."""
+    """Number of times that the link was shared."""
     last_at: Micros
     today: int
-    """Number of accounts that shared it in the last 24 hours."""
+    """Number of accounts that shared the link in the last 24 hours."""
     day_before: int
-    """Number of accounts that shared it in the 24 hours before that."""
+    """Number of accounts that shared the link in the 24 hours before that."""
 
     @property
     def sharers(self) -> tuple[str, ...]:
@@ -48,15 +48,15 @@ class SharedLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ranking(msgspec.Struct, frozen=True, kw_only=True):
-    """The links that the most accounts shared, in this order."""
+    """The links that the most accounts shared, starting with the most shared one."""
 
     links: tuple[SharedLink, ...]
     missing_hours: int = 0
-    """Number of hours that are not counted, because reading their items would exceed `max_items`."""
+    """Number of hours that are not counted because `max_items` limited how many items were read."""
 
 
 class LinkIndex:
-    """The links of all items in a store."""
+    """Ranks the links in the items of a store."""
 
     def __init__(self, store: FeedStore) -> None:
         self._store = store
@@ -81,19 +81,18 @@ class LinkIndex:
         return Ranking(links=links, missing_hours=missing_hours)
 
     async def refresh(self, *, max_items: int) -> None:
-        """Make missing summaries, newest hours first, except for hours that are still changing."""
+        """Store missing summaries, newest hours first, except for hours that are still changing.
+
+        `max_items` limits how many items are read.
+        """
         now = self._store.clock()
         window = Window(since=now - MAX_WINDOW, now=now)
         async for _ in SummaryReader(self._store, window, max_items=max_items, is_refresh=True).days():
             pass
 
     async def _items_since(self, start: Micros) -> LinkSummary:
-        found = [
-            share
-            async for account_id, item in self._store.newest_items(since=start)
-            for share in item_shares(account_id, item)
-        ]
-        return summarize_all(found, start=start)
+        items = [pair async for pair in self._store.newest_items(since=start)]
+        return summarize_all(items, start=start)
 
 
 def rank_links(
@@ -104,24 +103,40 @@ def rank_links(
     now: Micros,
     limit: int | None = None,
 ) -> tuple[SharedLink, ...]:
-    """Return the links that the most accounts shared first, and of equal ones the newest first.
+    """Return the links of these summaries, starting with those that the most accounts shared.
 
-    Summaries that start before `since` must have every share. The hours of the last two days are in `recent`.
-    Nearly all links are shared once. So the shares of each link are counted first, which are at least as many
-    as its accounts, and details are collected only for links that can be among the first.
+    Links with equally many accounts are sorted by their last share, newest first. `recent` contains the hours
+    of the last two days, for `today` and `day_before`. Only shares since `since` count, so a summary that
+    starts earlier must list all its shares.
+
+    Nearly all links are shared once, so this counts the shares of each link first. A link has at most as many
+    accounts as shares. Details are then collected only for links that can be among the first.
     """
+
+    def collect_details(urls: Iterable[str]) -> dict[str, _LinkDetail]:
+        details = {url: _LinkDetail() for url in urls}
+        for summary in summaries:
+            for row in summary.rows:
+                if row.url in details:
+                    details[row.url].add(summary, row, since)
+        for summary in recent:
+            for row in summary.rows:
+                if row.url in details:
+                    details[row.url].add_trend(summary, row, now)
+        return details
+
     counts = _count_shares(summaries, since)
-    top = sorted(counts, key=counts.__getitem__, reverse=True)[:limit]
-    details = _collect_details(top, summaries, recent, since, now)
+    details = collect_details(sorted(counts, key=counts.__getitem__, reverse=True)[:limit])
     threshold = min((len(detail.firsts) for detail in details.values()), default=0)
-    others = [url for url, count in counts.items() if count >= threshold and url not in details]
-    details |= _collect_details(others, summaries, recent, since, now)
+    details |= collect_details(
+        [url for url, count in counts.items() if count >= threshold and url not in details]
+    )
     ranked = sorted((detail.rank, url, detail) for url, detail in details.items())
     return tuple(detail.link(url) for _, url, detail in ranked[:limit])
 
 
 def _count_shares(summaries: Iterable[LinkSummary], since: Micros) -> dict[str, int]:
-    """Return how many shares each link has in the window. It has at most as many accounts."""
+    """Return the number of shares of each link since a time."""
     counts: dict[str, int] = {}
     counted = counts.get
     for summary in summaries:
@@ -134,27 +149,8 @@ def _count_shares(summaries: Iterable[LinkSummary], since: Micros) -> dict[str, 
         for row in summary.rows:
             if start + row.last_offset >= since:
                 within = sum(start + offset >= since for offset in row.offsets)
-                counts[row.url] = counted(row.url, 0) + within  # at least the last share
+                counts[row.url] = counted(row.url, 0) + within
     return counts
-
-
-def _collect_details(
-    urls: Iterable[str],
-    summaries: Iterable[LinkSummary],
-    recent: Iterable[LinkSummary],
-    since: Micros,
-    now: Micros,
-) -> dict[str, _LinkDetail]:
-    details = {url: _LinkDetail() for url in urls}
-    for summary in summaries:
-        for row in summary.rows:
-            if row.url in details:
-                details[row.url].add(summary, row, since)
-    for summary in recent:
-        for row in summary.rows:
-            if row.url in details:
-                details[row.url].add_trend(summary, row, now)
-    return details
 
 
 class _LinkDetail:

@@ -1,12 +1,13 @@
 """Link summaries: which accounts shared which links in an hour or a day.
 
-These functions are pure. A summary has every share with its time, so a window can start in the middle of it.
-Its size is limited: the links that the fewest accounts shared are left out.
+These functions are pure. A summary lists shares with their times, so a window can start in the middle of an
+hour or a day. The size of a summary is limited: links that few accounts shared are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from typing import TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -15,14 +16,14 @@ from ..storage import Micros, Record
 from ..storage.body import FORMAT_FIELD, BodyFormat
 from ..storage.errors import StorageCorrupt
 from .errors import CorruptFeedRecord
-from .item import Item, Link
+from .item import Item
 
 MAX_HOUR_LINKS = 1000
 MAX_DAY_LINKS = 300
 MAX_SHARERS_PER_LINK = 2000
-"""Maximum number of accounts of one link in a summary."""
+"""Maximum number of accounts that are listed for one link in a summary."""
 MAX_SHARES_PER_ACCOUNT = 24
-"""Maximum number of shares of one link by one account in a summary: the first ones, and the last."""
+"""Maximum number of shares that are listed for one link and one account: the first ones and the last one."""
 MAX_SUMMARY_BYTES = 200 * 1024
 MAX_TITLE_CHARS = 300
 
@@ -32,34 +33,34 @@ class LinkRow(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=Fal
 
     url: str
     share_count: int
-    """How often it was shared."""
+    """Number of times that the link was shared, including shares that are not listed."""
     last_offset: Micros
-    """When it was last shared, relative to the start of the summary."""
+    """The time of the last share, relative to the start of the summary."""
     sharers: tuple[int, ...]
-    """Indexes in `LinkSummary.accounts`, one for each share, earliest first."""
+    """The account of each listed share, as an index into `LinkSummary.accounts`, earliest share first."""
     offsets: tuple[Micros, ...]
-    """The time of each of these shares, relative to the start of the summary."""
+    """The time of each listed share, relative to the start of the summary."""
     title: str = ""
     shared_url: str = ""
-    """The URL of the earliest share. It is empty if that is the normal form."""
+    """The URL of the earliest share, or an empty string if it equals `url`."""
 
 
 class LinkSummary(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=FORMAT_FIELD, tag=1
 ):
-    """The links of an hour or a day, those that the most accounts shared first."""
+    """The links of an hour or a day, starting with those that the most accounts shared."""
 
     start: Micros
     read_at: Micros
-    """When reading the items started. Items that were stored later may be missing."""
+    """When reading the items started. The summary may lack items that were stored later."""
     accounts: tuple[str, ...] = ()
     rows: tuple[LinkRow, ...] = ()
     left_out: int = 0
-    """How many links were left out because of the limits."""
+    """Number of links that were left out because of the limits."""
 
 
 def parse_summary(record: Record) -> LinkSummary:
-    """Decode a record. Raise NewerFormat or CorruptFeedRecord."""
+    """Decode a record. Raise NewerFormat or CorruptFeedRecord if that is not possible."""
     try:
         return summary_format.decode(record.key, record.body)
     except StorageCorrupt as error:
@@ -69,30 +70,21 @@ def parse_summary(record: Record) -> LinkSummary:
 summary_format = BodyFormat(LinkSummary)
 
 
-class Share(msgspec.Struct, frozen=True, gc=False):
-    """One share of a link by an account."""
-
-    account_id: str
-    time: Micros
-    link: Link
+AccountItems: TypeAlias = Iterable[tuple[str, Item]]
+"""Items, each with the id of the account in whose feed it appears."""
 
 
-def item_shares(account_id: str, item: Item) -> Iterator[Share]:
-    return (Share(account_id, item.time, link) for link in item.links)
+def summarize_hour(items: AccountItems, *, start: Micros, read_at: Micros) -> LinkSummary:
+    return _fit_links(_tally_links(items), MAX_HOUR_LINKS, start, read_at)
 
 
-def summarize_hour(shares: Iterable[Share], *, start: Micros, read_at: Micros) -> LinkSummary:
-    """Summarize the shares of an hour."""
-    return _fit_links(_tally_shares(shares), MAX_HOUR_LINKS, start, read_at)
-
-
-def summarize_all(shares: Iterable[Share], *, start: Micros) -> LinkSummary:
-    """Summarize all shares from a time on, without limits. Such a summary is not stored."""
-    return _build_summary(_tally_shares(shares), start, start, is_limited=False)
+def summarize_all(items: AccountItems, *, start: Micros) -> LinkSummary:
+    """Summarize items without limits, for a summary that is not stored."""
+    return _build_summary(_tally_links(items), start, start, is_limited=False)
 
 
 def merge_hours(hours: Iterable[LinkSummary], *, start: Micros, read_at: Micros) -> LinkSummary:
-    """Merge the 24 hours of a day."""
+    """Merge the summaries of the 24 hours of a day."""
     tallies: dict[str, _Tally] = {}
     for hour in sorted(hours, key=lambda each: each.start):
         for row in hour.rows:
@@ -104,11 +96,11 @@ def merge_hours(hours: Iterable[LinkSummary], *, start: Micros, read_at: Micros)
     return _fit_links(tallies.values(), MAX_DAY_LINKS, start, read_at)
 
 
-def _tally_shares(shares: Iterable[Share]) -> Iterable[_Tally]:
+def _tally_links(items: AccountItems) -> Iterable[_Tally]:
     tallies: dict[str, _Tally] = {}
-    for share in sorted(shares, key=lambda each: (each.time, each.account_id)):
-        link = share.link
-        _get_tally(tallies, link.url, link.shared_url).add(share.account_id, share.time, link.title)
+    for account_id, item in sorted(items, key=lambda pair: (pair[1].time, pair[0])):
+        for link in item.links:
+            _get_tally(tallies, link.url, link.shared_url).add(account_id, item.time, link.title)
     return tallies.values()
 
 
@@ -127,7 +119,7 @@ class _Tally:
         self.share_count = 0
         self.last: Micros = 0
         self.times: dict[str, list[Micros]] = {}
-        """The times at which each account shared the link."""
+        """The times at which each account shared the link, by account id."""
         self._shared_url = shared_url
         self._title = ""
 
@@ -138,9 +130,9 @@ class _Tally:
         self.times.setdefault(account_id, []).append(time)
 
     def row(self, start: Micros, numbers: dict[str, int], *, is_limited: bool) -> LinkRow:
-        """Return the shares, and number the accounts that have no number yet.
+        """Return the row of the link. Add accounts that have no number yet to `numbers`.
 
-        With `is_limited`, the number of accounts is limited, and the number of shares of each.
+        With `is_limited`, apply the limits of accounts per link and of shares per account.
         """
         accounts = list(self.times.items())
         if is_limited:
@@ -158,14 +150,14 @@ class _Tally:
 
 
 def _first_and_last(times: list[Micros]) -> list[Micros]:
-    """Return the first of these times and the last, at most `MAX_SHARES_PER_ACCOUNT`."""
+    """Return the first times and the last one, at most `MAX_SHARES_PER_ACCOUNT`."""
     if len(times) <= MAX_SHARES_PER_ACCOUNT:
         return times
     return [*times[: MAX_SHARES_PER_ACCOUNT - 1], times[-1]]
 
 
 def _fit_links(tallies: Iterable[_Tally], max_links: int, start: Micros, read_at: Micros) -> LinkSummary:
-    """Keep the links that the most accounts shared, then the newest, within the limits."""
+    """Summarize the links that the most accounts shared, as many as the limits allow."""
     ranked = sorted(tallies, key=lambda tally: (-len(tally.times), -tally.last, tally.url))
     count = min(len(ranked), max_links)
     while True:

@@ -1,13 +1,13 @@
-"""Stored link summaries: closed hours are summarized once, and a day is merged from its hours.
+"""The store of link summaries: one for each hour, and one for each day, which is merged from its hours.
 
-`SummaryReader` reads the summaries of a window of time and makes those that are missing. A summary that is
-final is used from then on; any other one is made again (see `link_invalidation`). Summaries expire after a
-month.
+`SummaryReader` reads the summaries of a window of time and creates missing ones. A summary that is not final
+is created again (see `link_invalidation`). Summaries expire after a month.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 
@@ -17,7 +17,7 @@ from ..storage import Committed, Insert, Micros, Record, Replace
 from ..storage.clock import DAY, HOUR, MINUTE
 from ..storage.errors import NewerFormat, StorageError
 from .errors import CorruptFeedRecord
-from .item import ITEMS
+from .item import ITEMS, Item
 from .link_invalidation import (
     DAYS,
     HOURS,
@@ -30,105 +30,77 @@ from .link_invalidation import (
     parse_marks,
     read_links,
 )
-from .link_summary import (
-    LinkSummary,
-    Share,
-    item_shares,
-    merge_hours,
-    parse_summary,
-    summarize_hour,
-    summary_format,
-)
+from .link_summary import LinkSummary, merge_hours, parse_summary, summarize_hour, summary_format
 from .store import FeedStore, older_than
 
 log = logging.getLogger("perdure.feeds")
 
 SUMMARIES_PER_COMMIT = 20
 MAX_COMMIT_CHARS = 512 * 1024
-"""Maximum number of summaries in one commit, and of characters in their bodies."""
+"""A commit is full when the bodies of its summaries have this many characters."""
 MIN_REBUILD_AGE: Micros = MINUTE
-"""How old a summary that is not final must be to be made again, if the number of items is limited."""
+"""If the number of items is limited, a summary that is not final is created again after this time."""
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """The hours and days of a ranking. Hours and days are numbered since 1970."""
+    """The time span of a ranking. Hours and days are numbered since 1970."""
 
     since: Micros
     now: Micros
 
     @property
     def closed_until(self) -> int:
-        """The first hour that is still open."""
+        """The first hour that is too recent to be summarized."""
         return (self.now - OPEN_AFTER_END) // HOUR
 
     @property
     def trend_hour(self) -> int:
-        """The first hour of the two days of the trend."""
+        """The first hour of the last two days, for which the trend is counted."""
         return (self.now - 2 * DAY) // HOUR
 
     @property
     def first_hour(self) -> int:
-        """The first hour that is read. Days before the trend are read as a whole."""
+        """The first hour that is read. Days before the last two are read as a whole."""
         hour = self.since // HOUR
         return min(hour // HOURS_PER_DAY * HOURS_PER_DAY if hour < self.trend_hour else hour, self.trend_hour)
 
     def is_recent(self, day: int) -> bool:
-        """Whether a day has hours that belong to the two days of the trend."""
+        """Return whether a day has hours that belong to the last two days."""
         return (day + 1) * HOURS_PER_DAY > self.trend_hour
 
     def counts_day(self, day: int) -> bool:
-        """Whether a day is counted as a whole instead of hour by hour, although its hours list more links."""
+        """Return whether the summary of a day is used instead of the summaries of its hours."""
         return self.since <= day * DAY or not self.is_recent(day)
 
 
 class DaySummaries(msgspec.Struct, frozen=True, kw_only=True):
-    """What a day adds to a ranking."""
+    """The summaries of one day that a ranking uses."""
 
     counted: Sequence[LinkSummary]
-    """The summary of the day, or those of its hours."""
+    """The summary of the day, or the summaries of its hours."""
     recent: Sequence[LinkSummary] = ()
-    """The summaries of its hours that belong to the two days of the trend."""
-
-
-class _StoredSummary(msgspec.Struct, frozen=True):
-    """A stored summary, and the record that a new one replaces."""
-
-    record: Record
-    summary: LinkSummary | None
-    """None if it is invalid."""
-    is_newer: bool = False
-    """Whether a newer version of perdure wrote it. It is not replaced."""
-
-    @classmethod
-    def from_record(cls, record: Record) -> _StoredSummary:
-        try:
-            return cls(record, parse_summary(record))
-        except NewerFormat:
-            return cls(record, None, is_newer=True)
-        except CorruptFeedRecord as error:
-            log.warning("making a link summary again: %s", error)
-            return cls(record, None)
+    """The summaries of its hours that belong to the last two days, for the trend."""
 
 
 class SummaryReader:
-    """Reads the summaries of a window, and makes those that are missing."""
+    """Reads the summaries of a window of time, and creates missing ones."""
 
     def __init__(
         self, store: FeedStore, window: Window, *, max_items: int | None, is_refresh: bool = False
     ) -> None:
-        """`is_refresh` skips hours that are still changing, and days that are final."""
+        """Read about `max_items` items at most. `is_refresh` skips changing hours and final days."""
         self._store = store
         self._storage = store.storage
         self._window = window
-        self._items_left = max_items
+        self._items_left = math.inf if max_items is None else max_items
         self._is_refresh = is_refresh
         self._settled_at: Mapping[int, Micros] = {}
-        """When a read of each marked hour must start to include everything that was stored under the mark."""
+        """For each marked hour, the earliest time at which its items can be read for a final summary."""
         self.missing_hours = 0
-        """How many hours were not summarized because of `max_items`."""
+        """Number of hours without a summary, because of `max_items`."""
 
     async def days(self) -> AsyncGenerator[DaySummaries]:
-        """Yield the days of the window, newest first."""
+        """Yield the summaries of each day of the window, newest day first."""
         oldest = await self._storage.page(ITEMS, limit=1, now=self._store.clock())
         if not oldest:
             return
@@ -137,14 +109,18 @@ class SummaryReader:
         margin = round(self._storage.lag * 1e6) + MAX_CLOCK_SKEW
         dirty_until = await self._store.dirty_hours.read(first_day, last_day)
         self._settled_at = {hour: until + margin for hour, until in dirty_until.items()}
-        stored = await self._read(DAYS, first_day * DAY, (last_day + 1) * DAY)
+        stored, replaceable = await self._read(DAYS, first_day * DAY, (last_day + 1) * DAY)
         for day in range(last_day, first_day - 1, -1):
             hours = range(max(first, day * HOURS_PER_DAY), min(last + 1, (day + 1) * HOURS_PER_DAY))
             if hours:
-                yield await self._day(day, hours, stored.get(day * DAY))
+                yield await self._day(day, hours, stored.get(day * DAY), replaceable.get(day * DAY))
 
-    async def _day(self, day: int, hours: range, stored: _StoredSummary | None) -> DaySummaries:
-        window, final = self._window, self._final_day(stored, day)
+    async def _day(
+        self, day: int, hours: range, stored: LinkSummary | None, record: Record | None
+    ) -> DaySummaries:
+        window, final = self._window, stored
+        if stored is not None and not all(self._is_final(stored, hour) for hour in hours_of_day(day)):
+            final = None
         if final is not None and self._is_refresh:
             return DaySummaries(counted=[])
         if final is not None and window.counts_day(day):
@@ -152,7 +128,7 @@ class SummaryReader:
             return DaySummaries(counted=[final], recent=tuple((await self._hours(recent)).values()))
         made = await self._hours(hours)
         if final is None and len(made) == HOURS_PER_DAY:
-            final = await self._merge(day, made, stored)
+            final = await self._merge(day, made, record)
         each = tuple(made.values())
         return DaySummaries(
             counted=[final] if final is not None and window.counts_day(day) else each,
@@ -160,99 +136,95 @@ class SummaryReader:
         )
 
     def _is_final(self, summary: LinkSummary, hour: int) -> bool:
-        """Whether no item of this hour was stored or deleted since its items were read for the summary."""
+        """Return whether the items of this hour have not changed since they were read for the summary."""
         return summary.read_at >= self._settled_at.get(hour, 0)
 
-    def _final_day(self, stored: _StoredSummary | None, day: int) -> LinkSummary | None:
-        """Return the summary of a day if it is final, else None."""
-        if stored is None or stored.summary is None:
-            return None
-        summary = stored.summary
-        return summary if all(self._is_final(summary, hour) for hour in hours_of_day(day)) else None
-
     async def _merge(
-        self, day: int, hours: Mapping[int, LinkSummary], stored: _StoredSummary | None
+        self, day: int, hours: Mapping[int, LinkSummary], record: Record | None
     ) -> LinkSummary | None:
-        """Merge and store the summary of a day if its hours are final, else return None.
+        """Merge and store the summary of a day. Return None if its hours are not final.
 
-        A mark that was set after the marks were read expires later than `now`, so the day is not final then.
+        A mark that is set after the marks were read expires later than `read_at`, so it invalidates the day.
         """
         if not all(self._is_final(summary, hour) for hour, summary in hours.items()):
             return None
         summary = merge_hours(hours.values(), start=day * DAY, read_at=self._window.now)
-        await self._write(DAYS, [(summary, stored)])
+        await self._write(DAYS, [(summary, record)])
         return summary
 
     async def _hours(self, hours: range) -> dict[int, LinkSummary]:
-        """Return the summaries of hours of one day. Make missing ones within the limit of items."""
+        """Return the summaries of hours of one day. Create missing ones within the limit of items."""
         if not hours:
             return {}
-        stored = await self._read(HOURS, hours[0] * HOUR, (hours[-1] + 1) * HOUR)
-        found = {start // HOUR: each.summary for start, each in stored.items() if each.summary is not None}
+        stored, replaceable = await self._read(HOURS, hours[0] * HOUR, (hours[-1] + 1) * HOUR)
+        found = {start // HOUR: summary for start, summary in stored.items()}
         wanted = [hour for hour in hours if self._needs_summary(hour, found.get(hour))]
         for run in _consecutive_runs(wanted):
             made = await self._summarize(run)
-            await self._write(HOURS, [(summary, stored.get(summary.start)) for summary in made.values()])
+            await self._write(HOURS, [(each, replaceable.get(each.start)) for each in made.values()])
             found |= made
         self.missing_hours += sum(hour not in found for hour in hours)
         return found
 
     def _needs_summary(self, hour: int, summary: LinkSummary | None) -> bool:
-        """Whether a summary is missing, or not final and old enough."""
+        """Return whether a summary is missing, or not final and old enough to be created again."""
         if self._is_refresh and self._settled_at.get(hour, 0) > self._window.now:
             return False
         if summary is None:
             return True
         if self._is_final(summary, hour):
             return False
-        return self._items_left is None or summary.read_at < self._window.now - MIN_REBUILD_AGE
+        return self._items_left == math.inf or summary.read_at < self._window.now - MIN_REBUILD_AGE
 
     async def _summarize(self, run: range) -> dict[int, LinkSummary]:
         """Summarize consecutive hours, newest first, within the limit of items."""
-        made: dict[int, LinkSummary] = {}
-        if self._items_left is not None and self._items_left <= 0:
-            return made
-        read_at = self._store.clock()
-        async with aclosing(self._shares_by_hour(run[0], run[-1])) as hours:
-            async for hour, shares, items in hours:
-                made[hour] = summarize_hour(shares, start=hour * HOUR, read_at=read_at)
-                if self._items_left is not None:
-                    self._items_left -= items
-                    if self._items_left <= 0:
-                        break
-        return made
-
-    async def _shares_by_hour(self, first: int, last: int) -> AsyncGenerator[tuple[int, list[Share], int]]:
-        """Yield each of these hours with its shares and its number of items, newest first."""
-        hour, found, items = last, list[Share](), 0
-        async with aclosing(self._store.item_records(after=older_than((last + 1) * HOUR))) as records:
+        if self._items_left <= 0:
+            return {}
+        read_at, oldest = self._store.clock(), run[-1]
+        items: dict[int, list[tuple[str, Item]]] = {hour: [] for hour in run}
+        async with aclosing(self._store.item_records(after=older_than((run[-1] + 1) * HOUR))) as records:
             async for record in records:
-                while hour > max(record.order // HOUR, first - 1):
-                    yield hour, found, items
-                    hour, found, items = hour - 1, [], 0
-                if hour < first:
-                    return
-                items += 1
+                hour = record.order // HOUR
+                if hour < oldest and self._items_left <= 0:
+                    break
+                oldest = max(hour, run[0])
+                if hour < run[0]:
+                    break
+                self._items_left -= 1
                 if (item := self._store.parse_item(record)) is not None:
-                    found += item_shares(record.partition, item)
-        while hour >= first:
-            yield hour, found, items
-            hour, found, items = hour - 1, [], 0
+                    items[hour].append((record.partition, item))
+            else:
+                oldest = run[0]
+        return {
+            hour: summarize_hour(items[hour], start=hour * HOUR, read_at=read_at)
+            for hour in range(run[-1], oldest - 1, -1)
+        }
 
-    async def _read(self, partition: str, first: Micros, until: Micros) -> dict[Micros, _StoredSummary]:
-        """Return the summaries that start in a range of time, by their start."""
-        records = read_links(self._storage, partition, first, until, self._store.clock)
-        return {record.order: _StoredSummary.from_record(record) async for record in records}
+    async def _read(
+        self, partition: str, first: Micros, until: Micros
+    ) -> tuple[dict[Micros, LinkSummary], dict[Micros, Record]]:
+        """Return the summaries that start in a range of time, and the records to replace, by their start."""
+        summaries: dict[Micros, LinkSummary] = {}
+        replaceable: dict[Micros, Record] = {}
+        async for record in read_links(self._storage, partition, first, until, self._store.clock):
+            try:
+                summaries[record.order] = parse_summary(record)
+            except NewerFormat:  # it is kept, because an insertion does not replace it
+                continue
+            except CorruptFeedRecord as error:
+                log.warning("creating a link summary again: %s", error)
+            replaceable[record.order] = record
+        return summaries, replaceable
 
-    async def _write(self, partition: str, made: Sequence[tuple[LinkSummary, _StoredSummary | None]]) -> None:
-        """Store summaries, replacing those that were read. If another process was faster, its summaries stay.
+    async def _write(self, partition: str, made: Iterable[tuple[LinkSummary, Record | None]]) -> None:
+        """Store summaries, each with the record that it replaces.
 
-        A summary that cannot be stored is made again when it is needed.
+        If another process was faster, its summaries stay. A summary that cannot be stored is created again
+        when it is needed.
         """
         changes = [
-            link_change(partition, summary.start, summary_format.encode(summary), stored and stored.record)
-            for summary, stored in made
-            if stored is None or not stored.is_newer
+            link_change(partition, summary.start, summary_format.encode(summary), record)
+            for summary, record in made
         ]
         try:
             for some in _split_commits(changes):
@@ -292,9 +264,9 @@ def _split_commits(changes: Iterable[Insert | Replace]) -> Iterator[list[Insert 
 
 
 def parse_link_record(record: Record) -> object:
-    """Decode a record of the space `LINKS`. Raise NewerFormat.
+    """Decode a record of the space `LINKS`. Raise NewerFormat if a newer version wrote it.
 
-    Return None for a damaged one: it is made again when it is needed, so it is not reported.
+    Return None if the record is damaged. It is created again when it is needed, so it is not an error.
     """
     try:
         return parse_marks(record) if record.partition == MARKS else parse_summary(record)

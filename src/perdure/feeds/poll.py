@@ -1,7 +1,7 @@
-"""One poll of one account: read the newest page, then the gaps below it. `watermark` has the rules.
+"""One poll of one account: read the newest page, then the gaps below it. `watermark` contains the rules.
 
-No commit is open while a page is fetched, and items are written before the state that includes them. So a
-poll can end at any moment, and the next one finds what is left to do.
+No commit is open while a page is fetched, and items are written before the state that says they were read.
+So a poll can be interrupted at any moment, and the next poll continues.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class PollSucceeded(msgspec.Struct, frozen=True, kw_only=True):
     new_links: int
     pages: int
     resumed_pages: int = 0
-    """How many of the pages belong to gaps of earlier polls and of backfills."""
+    """Number of pages that belong to gaps of earlier polls and of backfills."""
     invalid_records: int = 0
 
     @property
     def is_high_volume(self) -> bool:
-        """Whether one page was not enough for what is new since the last poll."""
+        """Whether the new items since the last poll did not fit on one page."""
         return self.pages - self.resumed_pages > 1 and not self.was_initial
 
 
@@ -80,14 +80,14 @@ PollOutcome: TypeAlias = PollSucceeded | PollSkipped | PollFailed | PolledElsewh
 
 
 class _StoredItems(msgspec.Struct, frozen=True):
-    """The items of a page that were new."""
+    """The new items of a page."""
 
     new: list[Item]
     """All new items."""
     pending: list[Item]
-    """Those of them that are written in one commit with the state."""
+    """The new items that are written in one commit with the account."""
     uncounted: int = 0
-    """How many of the new ones are posts that the last profile did not count."""
+    """Number of new items that are posts and that the last profile did not count."""
 
 
 _NO_ITEMS = _StoredItems([], [])
@@ -96,7 +96,7 @@ MAX_PENDING_ITEMS = 24
 
 
 class Poll:
-    """One poll of an account. The poller has its lease."""
+    """One poll of an account that the poller has leased."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Poll:
         *,
         is_scheduled: bool,
     ) -> None:
-        """`is_scheduled` is whether the account is due or in a cycle, and not polled manually."""
+        """Prepare the poll. `is_scheduled` is False for a poll that a user requested."""
         self._store = store
         self._source = source
         self._settings = settings
@@ -118,7 +118,7 @@ class Poll:
         self._resumed_cursors = {gap.cursor for gap in lease.account.gaps}
         self._resumed_gaps = {(gap.floor, gap.late_floor) for gap in lease.account.gaps}
         self._cursors_by_gap: defaultdict[tuple[Micros, Micros], set[str | None]] = defaultdict(set)
-        """The cursors that were used for each gap, to detect cursors that repeat."""
+        """The cursors that were used for each gap, to detect repeated cursors."""
         self._watermark = lease.account.watermark
         self._new_items = self._newer = self._new_links = self._pages = self._invalid_records = 0
         self._resumed_pages = 0
@@ -167,8 +167,9 @@ class Poll:
         await self._write(partial(self._apply_head, read=read, etag=page.etag), page, stored_items)
 
     def _apply_head(self, account: Account, *, read: PageSummary, etag: str | None) -> Account:
-        """Apply the newest page. Keep its ETag only if it reaches known items: otherwise new items may follow
-        an equal page.
+        """Apply the newest page.
+
+        Keep its ETag only if the page reaches known items. Otherwise there may be more new items below it.
         """
         after = watermark.apply_head_page(account, read, now=self._store.clock(), settings=self._settings)
         return msgspec.structs.replace(
@@ -176,8 +177,9 @@ class Poll:
         )
 
     def _next_gap(self) -> Gap:
-        """Return the newest gap, or for the last page of a poll the oldest: otherwise it would never be read
-        while newer gaps keep appearing.
+        """Return the newest gap, or the oldest gap for the last page of a poll.
+
+        Otherwise the oldest gap would never be read while newer gaps keep appearing.
         """
         gaps = self._lease.account.gaps
         return gaps[-1] if self._pages + 1 >= self._settings.max_pages_per_user else gaps[0]
@@ -208,7 +210,10 @@ class Poll:
         )
 
     def _next_cursor(self, gap: Gap, page: FeedPage) -> str | None:
-        """Return the cursor to continue with, or the current one to end the gap if that was used before."""
+        """Return the cursor of the next page, or the current cursor if the next one was used before.
+
+        The current cursor ends the gap.
+        """
         used = self._cursors_by_gap[gap.floor, gap.late_floor]
         if gap.cursor is None:
             used.clear()
@@ -216,10 +221,12 @@ class Poll:
         return gap.cursor if page.cursor in used else page.cursor
 
     async def _store_items(self, page: FeedPage, *, known: Micros | None) -> _StoredItems:
-        """Store the items of a page. Those up to `known` are nearly always stored already, so read first.
+        """Store the items of a page.
 
-        Late items make reading continue. They are written in one commit with the state: otherwise, if the
-        process is killed between the two, the next poll takes them for known and stops too early.
+        Items up to the time `known` are usually stored already, so they are looked up first. The new ones
+        among them are late items, which make reading continue. They are written in one commit with the
+        account: if they were written before, and the process were killed then, the next poll would take them
+        for known items and stop too early.
         """
         oldest = self._settings.oldest_kept(self._store.clock())
         items = [item for item in page.items if item.time >= oldest]
@@ -241,7 +248,7 @@ class Poll:
     async def _write(
         self, edit: AccountEdit, page: FeedPage | None = None, stored_items: _StoredItems = _NO_ITEMS
     ) -> None:
-        """Count the items of a page, write the state, and end the poll if no gap is left."""
+        """Count the items of a page, and write the account. End the poll if no gap is left."""
         new, invalid = len(stored_items.new), 0 if page is None else page.invalid_records
         self._new_items += new
         self._newer += sum(
@@ -269,7 +276,7 @@ class Poll:
         )
 
     def _finish(self, account: Account, now: Micros) -> Account:
-        """Set the next interval from the time since the previous poll.
+        """End the poll, and adapt the interval to the time since the previous poll.
 
         The first poll does not show how often the account posts, nor which posts the profile counted.
         """

@@ -1,7 +1,8 @@
 """`Poller`: polls many accounts, each when it is due, several at the same time.
 
-Several pollers, in any number of processes, share the accounts of one storage: the one that has the lease of
-an account polls it. A failing account is reported and retried, and never ends a cycle; wrong credentials do.
+Several pollers, in any number of processes, can share the accounts of one storage: only the poller that has
+the lease on an account polls it. An account that fails is reported and retried, while the others continue.
+Wrong credentials stop the poller.
 """
 
 from __future__ import annotations
@@ -49,23 +50,23 @@ from .store import FeedStore
 log = logging.getLogger("perdure.feeds")
 
 POLLS_PER_CONNECTION = 2
-"""How many polls run for each connection, so that no connection waits for the storage."""
+"""Number of concurrent polls per connection, so that no connection is idle while a poll uses the storage."""
 DUE_CHECK_SECONDS = 2.0
-"""How often due accounts are read, if there were none."""
+"""The time between two checks for due accounts, if the last check found none."""
 PROFILES_PER_REQUEST = 25
 PROFILE_INTERVAL: Micros = 55 * MINUTE
 HINT_INTERVAL: Micros = MINUTE
 ALARM_INTERVAL: Micros = MINUTE
 ALARM_COST_FACTOR = 30.0
-"""Checking alarms reads every account. The pause is at least 30 times as long as that took."""
+"""The pause after a check of the alarms, as a multiple of its duration: a check reads every account."""
 REMOVAL_INTERVAL: Micros = 10 * MINUTE
 ITEMS_PER_REMOVAL = 1000
 LINK_SUMMARY_INTERVAL: Micros = 5 * MINUTE
 MAX_LINK_ITEMS = 20_000
-"""Maximum number of items that are read for link summaries at a time: about half a second of work."""
+"""Maximum number of items that one refresh of the link summaries reads: about half a second of work."""
 
 _SKIPPED_ACCOUNTS = (UnknownAccount, CorruptFeedRecord, NewerFormat)
-"""The errors of an account that was removed meanwhile, or whose record cannot be decoded."""
+"""Errors about accounts that were removed, or whose records cannot be decoded."""
 
 OnOutcome: TypeAlias = Callable[[PollOutcome], None]
 
@@ -75,13 +76,13 @@ class CycleStats(msgspec.Struct, kw_only=True):
 
     polled: int = 0
     initial: int = 0
-    """How many accounts were polled for the first time."""
+    """Number of accounts that were polled for the first time."""
     skipped: int = 0
     failed: int = 0
     elsewhere: int = 0
-    """How many accounts another poller was polling."""
+    """Number of accounts that another poller was polling."""
     with_new_items: int = 0
-    """How many accounts had new items."""
+    """Number of accounts that had new items."""
     new_items: int = 0
     new_links: int = 0
     pages: int = 0
@@ -120,9 +121,10 @@ class Poller:
         name: str | None = None,
         lease_duration: Micros = LEASE_DURATION,
     ) -> None:
-        """`on_alarm` is called when an alarm is raised, repeated or cleared while the poller runs.
-        `follow_lists` are synchronized while it runs. The account of a poller that died is free after
-        `lease_duration`.
+        """Create a poller.
+
+        While it runs, it calls `on_alarm` when an alarm is raised, repeated or cleared, and synchronizes the
+        `follow_lists`. If it dies, its accounts are free after `lease_duration`.
         """
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{token_hex(3)}"
         self._store = store
@@ -134,14 +136,14 @@ class Poller:
         self._follow_lists = follow_lists
         self._lease_duration = lease_duration
         self._in_progress: set[str] = set()
-        """Accounts that this poller has queued or is polling."""
+        """The ids of accounts that this poller has queued or is polling."""
         self._deferred_until: dict[str, Micros] = {}
-        """Accounts that are stored as due, and when they are polled next in this process."""
+        """The ids of accounts whose last failure could not be stored, and when to poll them next."""
 
     async def poll(
         self, stored: StoredAccount, *, is_scheduled: bool = False
     ) -> PollSucceeded | PollSkipped | PollFailed:
-        """Poll one account now, due or not. Raise PollInProgress if another poller has it."""
+        """Poll an account now, due or not. Raise PollInProgress if another poller polls it."""
         store, source, account = self._store, self._source, stored.account
         try:
             async with acquire_lease(store, stored, self.name, duration=self._lease_duration) as lease:
@@ -151,7 +153,7 @@ class Poller:
         except Exception as error:  # sources of other packages can raise anything
             if not isinstance(error, AccountLeaseLost | StorageError):
                 log.exception("the poll of %s failed", account.handle)
-            self._deferred_until[account.account_id] = store.clock() + MINUTE  # the record has no failure
+            self._deferred_until[account.account_id] = store.clock() + MINUTE
             return PollFailed(account, error)
 
     async def run_once(self) -> CycleStats:
@@ -163,8 +165,8 @@ class Poller:
     async def run(self) -> None:
         """Poll each account when it is due, until cancelled.
 
-        Also refresh profiles, apply hints, check alarms, synchronize follow lists, summarize links and remove
-        old items.
+        Also refresh profiles and link summaries, apply hints, check alarms, synchronize follow lists and
+        remove old items.
         """
         source, lists = self._source, self._follow_lists
         jobs = [
@@ -190,7 +192,7 @@ class Poller:
         self._alarm_watch.update(find_alarms(accounts, now=now), now=now)
 
     async def remove_old_items(self) -> int:
-        """Remove the items that are older than the settings keep, and return how many there were."""
+        """Remove items that are older than the retention, and return their number."""
         oldest = self._settings.oldest_kept(self._store.clock())
         removed = 0
         while oldest and (some := await self._store.remove_items_before(oldest, limit=ITEMS_PER_REMOVAL)):
@@ -200,11 +202,11 @@ class Poller:
         return removed
 
     async def summarize_links(self) -> None:
-        """Update the link summaries, reading a limited number of items."""
+        """Refresh the link summaries, reading a limited number of items."""
         await self._index.refresh(max_items=MAX_LINK_ITEMS)
 
     async def sync_follow_lists(self, source: FollowSource, lists: FollowLists) -> None:
-        """Add the accounts of the follow lists. A list that fails does not stop the others."""
+        """Add the accounts of the follow lists. If a list fails, continue with the others."""
         for actor in lists.actors:
             try:
                 changes = await sync_follow_list(
@@ -221,7 +223,7 @@ class Poller:
                 log.info("follow list of %s: %s", actor, done)
 
     async def refresh_profiles(self) -> None:
-        """Read the profiles that were not read for a while, for handles and post counts."""
+        """Update handles and post counts from profiles that have not been read recently."""
         now = self._store.clock()
         active = [stored.account async for stored in self._store.accounts(AccountStatus.ACTIVE)]
         stale = [account.account_id for account in active if _is_stale(account, now)]
@@ -239,7 +241,7 @@ class Poller:
                         await self._store.update(profile.account_id, edit)
 
     async def apply_hints(self, source: HintSource) -> int:
-        """Make the accounts due that a feed of many accounts shows to have new items. Return how many."""
+        """Make accounts due for which the hints show new items. Return the number of these accounts."""
         newest = await source.latest_activity()
         count = 0
         for account_id, time in newest.items():
@@ -258,7 +260,8 @@ class Poller:
     ) -> CycleStats:
         """Poll these accounts, several at the same time.
 
-        Pollers that run in parallel often find an account leased, so only a single cycle reports that.
+        `reports_elsewhere` is whether to report accounts that another poller is polling. Parallel pollers
+        that run continuously often find such accounts.
         """
         cycle = CycleStats()
         consumers = self._settings.connections * POLLS_PER_CONNECTION
@@ -293,7 +296,7 @@ class Poller:
             report(outcome)
 
     async def _pollable_accounts(self) -> AsyncGenerator[StoredAccount]:
-        """Yield the pollable accounts. They are read before the first poll, which changes the listing."""
+        """Yield the pollable accounts. All are read before the first poll, because polls change them."""
         now = self._store.clock()
         accounts = [stored async for stored in self._store.accounts()]
         for stored in accounts:
@@ -301,7 +304,7 @@ class Poller:
                 yield stored
 
     async def _due_accounts(self) -> AsyncGenerator[StoredAccount]:
-        """Yield due accounts, without end. Accounts in progress may still be stored as due."""
+        """Yield due accounts forever. Skip accounts in progress, which may still be stored as due."""
         limit = min(8 * self._settings.connections * POLLS_PER_CONNECTION, MAX_PAGE_RECORDS)
         while True:
             due: list[StoredAccount] = []
@@ -326,7 +329,10 @@ class Poller:
     async def _repeat(
         self, interval: Micros, job: Callable[[], Awaitable[object]], *, first: Micros = 0, rest: float = 0
     ) -> None:
-        """Repeat a job: first after `first`, then after the interval, or after `rest` times its duration."""
+        """Repeat a job forever, starting after `first`.
+
+        The pause is the interval, or `rest` times the duration of the job if that is longer.
+        """
         await anyio.sleep(first / 1e6)
         while True:
             started = anyio.current_time()
@@ -334,7 +340,7 @@ class Poller:
             await anyio.sleep(max(interval / 1e6, rest * (anyio.current_time() - started)))
 
     async def _log_errors(self, work: Awaitable[object]) -> None:
-        """Log errors of a job, so that it does not end the polls. Wrong credentials do."""
+        """Await a job, and log its errors so that they do not stop the polls. Wrong credentials do."""
         try:
             await work
         except AuthenticationFailed:
@@ -346,7 +352,7 @@ class Poller:
 
 
 def _update_profile(account: Account, profile: Profile, *, now: Micros) -> Account:
-    """Apply a profile, unless another poller has read one meanwhile."""
+    """Apply a profile, unless another poller has applied one in the meantime."""
     return transitions.profile_updated(account, profile, now=now) if _is_stale(account, now) else account
 
 
@@ -355,9 +361,9 @@ def _is_stale(account: Account, now: Micros) -> bool:
 
 
 async def _run_all(*jobs: Coroutine[None, None, object]) -> None:
-    """Run all until they end. If one fails, cancel and await the others, and raise its error.
+    """Run jobs concurrently. If one fails, cancel the others, wait for them, and raise its error.
 
-    A task group would raise an ExceptionGroup.
+    A task group would raise an ExceptionGroup instead.
     """
     tasks = [asyncio.create_task(job) for job in jobs]
     try:

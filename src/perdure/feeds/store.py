@@ -1,4 +1,4 @@
-"""`FeedStore`: stores accounts and items in any storage. An account and its items are one partition."""
+"""`FeedStore`: accounts and items in a storage. An account and its items share a partition."""
 
 from __future__ import annotations
 
@@ -40,12 +40,11 @@ AccountEdit: TypeAlias = Callable[[Account], Account]
 
 MAX_EDIT_ATTEMPTS = 20
 ITEMS_PER_COMMIT = 25
-"""Number of items in a commit."""
 ADDRESSES_PER_READ = 100
-"""Number of records that are read together by their addresses."""
+"""Maximum number of records that are read together by their addresses."""
 PAGE_SIZE = 500
 FIRST_NAME = "\x01"
-"""The first possible key and partition."""
+"""The first key and the first partition in sort order."""
 
 
 class FeedStore:
@@ -56,12 +55,12 @@ class FeedStore:
         self.clock = clock
         self.dirty_hours = DirtyHours(storage, clock)
         self._reported: set[tuple[Address, int]] = set()
-        """Invalid records that were logged, so that each version of one is logged once."""
+        """The addresses and versions of invalid records that were logged."""
 
     # Accounts
 
     async def add(self, account: Account) -> bool:
-        """Add an account and return True, or return False if it exists already."""
+        """Add an account. Return False if it exists already."""
         return isinstance(await self.storage.commit([insertion(account)], now=self.clock()), Committed)
 
     async def get(self, account_id: str) -> StoredAccount:
@@ -71,19 +70,19 @@ class FeedStore:
         return StoredAccount.from_record(record)
 
     async def find(self, name: str) -> StoredAccount:
-        """Find an account by its id, or by its handle in the last profile that was read."""
+        """Find an account by its id, or by the handle in its most recently read profile."""
         name = name.removeprefix("@")
         if name.startswith("did:"):
             return await self.get(name)
         found = [each async for each in self.accounts() if each.account.handle.lower() == name.lower()]
-        if len(found) > 1:  # one was renamed, and the other took its handle
+        if len(found) > 1:  # one account was renamed, and another took its handle
             raise AmbiguousHandle(name, [each.account.account_id for each in found])
         if not found:
             raise UnknownAccount(name)
         return found[0]
 
     async def accounts(self, status: AccountStatus | None = None) -> AsyncGenerator[StoredAccount]:
-        """Yield all accounts, in the order in which they were added."""
+        """Yield all accounts, or those with a status, in the order in which they were added."""
         tag = None if status is None else status.value
         after: Position | None = None
         while records := await self.storage.page(
@@ -96,7 +95,7 @@ class FeedStore:
     async def account_page(
         self, before: StoredAccount | None, limit: int
     ) -> tuple[list[StoredAccount], bool]:
-        """Return the first accounts, or those after `before`, and whether there are more."""
+        """Return the first accounts or those after `before`, and whether there are more."""
         after = None if before is None else before.record.position
         found: list[StoredAccount] = []
         while records := await self.storage.page(ACCOUNTS, after=after, limit=limit + 1, now=self.clock()):
@@ -107,7 +106,7 @@ class FeedStore:
         return found[:limit], len(found) > limit
 
     async def handles(self, account_ids: Iterable[str]) -> dict[str, str]:
-        """Return the handles of those accounts that are stored, by id."""
+        """Return the handles of those accounts that are stored, by account id."""
         found: dict[str, str] = {}
         for batch in batched(
             [account_address(each) for each in dict.fromkeys(account_ids)], ADDRESSES_PER_READ
@@ -125,10 +124,10 @@ class FeedStore:
             found = list(self._valid_accounts(records))
             if len(found) >= limit or is_last_page(records, asked) or asked == MAX_PAGE_RECORDS:
                 return found[:limit]
-            asked = min(MAX_PAGE_RECORDS, 2 * asked)  # read past the invalid ones
+            asked = min(MAX_PAGE_RECORDS, 2 * asked)  # some records are invalid
 
     async def update(self, account_id: str, edit: AccountEdit) -> Account:
-        """Change an account, and retry if it changed meanwhile. Raise EditConflict after many attempts."""
+        """Change an account. Retry if it has changed in the meantime, and raise EditConflict at last."""
         for _ in range(MAX_EDIT_ATTEMPTS):
             stored = await self.get(account_id)
             if (written := await self.replace(stored, edit(stored.account))) is not None:
@@ -138,13 +137,13 @@ class FeedStore:
     async def replace(
         self, stored: StoredAccount, account: Account, also: Sequence[Change] = ()
     ) -> StoredAccount | None:
-        """Write the account and other records if it is unchanged since it was read. Return None if not."""
+        """Write the account and other changes. Return None if the account has changed since it was read."""
         after, change = stored.replace_with(account)
         committed = await self._commit([change, *also])
         return after if isinstance(committed, Committed) else None
 
     async def remove(self, account_id: str, *, with_items: bool = False) -> None:
-        """Remove an account, and with `with_items` its items, except those that a newer version wrote."""
+        """Remove an account, and its items if `with_items` is set. Keep items that a newer version wrote."""
         for _ in range(MAX_EDIT_ATTEMPTS):
             stored = await self.get(account_id)
             if await self._delete([stored.record]):
@@ -164,12 +163,13 @@ class FeedStore:
                 after = records[-1].position
 
     async def _delete(self, records: Sequence[Record]) -> bool:
-        """Delete records, and return True, or False if one of them has changed."""
+        """Delete records. Return False if one of them has changed."""
         return isinstance(await self._commit([Delete(before=record) for record in records]), Committed)
 
     async def _commit(self, changes: Sequence[Change]) -> Committed | Refused:
-        """Write changes of accounts and items. The hours of changed items are marked first, so that their
-        links are counted again: see `link_invalidation`.
+        """Commit changes of accounts and items.
+
+        Mark the hours of the items first, so that their links are counted again (see `link_invalidation`).
         """
         times = [_order_of(change) for change in changes if change.address.space == ITEMS]
         started = self.clock()
@@ -182,7 +182,7 @@ class FeedStore:
     # Items
 
     async def add_items(self, account_id: str, found: Sequence[Item]) -> list[Item]:
-        """Store items, and return the new ones. Items that are stored already do not change."""
+        """Store items, and return the new ones. Items that are stored already are not changed."""
         new: list[Item] = []
         for batch in batched(found, ITEMS_PER_COMMIT):
             part = list({item.uri: item for item in batch}.values())
@@ -197,7 +197,7 @@ class FeedStore:
         return new
 
     async def remove_items(self, account_id: str, removed: Sequence[Item]) -> int:
-        """Remove these items, and return how many were stored. Those that a newer version wrote stay."""
+        """Remove items, and return their number. Keep items that a newer version wrote."""
         count = 0
         for batch in batched([items.item_address(item, account_id) for item in removed], ITEMS_PER_COMMIT):
             records = await self._get_many(batch)
@@ -207,7 +207,7 @@ class FeedStore:
         return count
 
     async def remove_items_before(self, time: Micros, *, limit: int) -> int:
-        """Remove about `limit` items that are older than this, oldest first. Return how many."""
+        """Remove about `limit` items from before a time, oldest first. Return their number."""
         after: Position | None = None
         count = 0
         while count < limit and (
@@ -228,7 +228,7 @@ class FeedStore:
         return count
 
     async def missing_items(self, account_id: str, found: Sequence[Item]) -> list[Item]:
-        """Return those of these items that are not stored."""
+        """Return the items that are not stored."""
         addresses = [items.item_address(item, account_id) for item in found]
         known: set[Address] = set()
         for batch in batched(addresses, ADDRESSES_PER_READ):
@@ -248,9 +248,9 @@ class FeedStore:
         max_scanned: int | None = None,
         keep_ties: bool = False,
     ) -> tuple[list[tuple[str, Item]], Position | None]:
-        """Return account ids and items, newest first, and the position at which the next page starts.
+        """Return pairs of an account id and an item, newest first, and where the next page starts.
 
-        The position is None if there are no more items. `Feeds.items` describes the other parameters.
+        The position is None if there are no more items. `Feeds.items` describes the parameters.
         """
         found: list[tuple[str, Item]] = []
         scanned, last_time = 0, -1
@@ -271,7 +271,7 @@ class FeedStore:
     async def newest_items(
         self, account_id: str | None = None, *, since: Micros = 0, kind: ItemKind | None = None
     ) -> AsyncGenerator[tuple[str, Item]]:
-        """Yield account ids and items, newest first. An invalid item is logged and skipped."""
+        """Yield pairs of an account id and an item, newest first. Log and skip invalid items."""
         async with aclosing(self.item_records(account_id, kind=kind)) as records:
             async for record in records:
                 if record.order < since:
@@ -305,8 +305,8 @@ class FeedStore:
                 self._report(record.address, record.version, error)
 
     def parse_item(self, record: Record) -> Item | None:
-        """Return the item of a record, or log that it is invalid and return None."""
-        if record.tag == CORRUPT_TAG:  # quarantined, and logged then
+        """Return the item of a record. If it is invalid, log that and return None."""
+        if record.tag == CORRUPT_TAG:  # it was logged when it was quarantined
             return None
         try:
             return parse_item(record)
@@ -315,7 +315,7 @@ class FeedStore:
             return None
 
     async def _get_many(self, addresses: Sequence[Address]) -> list[Record | StorageCorrupt | None]:
-        """Read these records. If the storage cannot read one of them, read them one by one."""
+        """Read records. If the storage cannot read one of them, read each on its own."""
         try:
             return [*await self.storage.get_many(addresses, now=self.clock())]
         except StorageCorrupt:
@@ -329,7 +329,7 @@ class FeedStore:
             return error
 
     def _is_newer(self, record: Record) -> bool:
-        """Whether a newer version of perdure wrote this item."""
+        """Return whether a newer version of perdure wrote this item."""
         try:
             parse_item(record)
         except NewerFormat as error:
@@ -340,7 +340,7 @@ class FeedStore:
         return False
 
     def _report(self, address: Address, version: int, error: PerdureError) -> None:
-        """Log each version of a record once: pollers and pages read it repeatedly."""
+        """Log an invalid record. Log each version only once, because records are read repeatedly."""
         if len(self._reported) >= MAX_PAGE_RECORDS:
             self._reported.clear()
         if (place := (address, version)) not in self._reported:
@@ -349,7 +349,7 @@ class FeedStore:
 
 
 def older_than(time: Micros, account_id: str | None = None) -> Position:
-    """Return the position before the first item older than this, in a listing with the newest first."""
+    """Return the position after which the items before a time start, newest first."""
     return Position(time, FIRST_NAME, account_id or FIRST_NAME)
 
 
