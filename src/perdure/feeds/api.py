@@ -34,7 +34,6 @@ from .errors import (
     AuthenticationFailed,
     FeedError,
     InvalidSettings,
-    PollInProgress,
     RequestRejected,
     SourceError,
     UnknownAccount,
@@ -285,22 +284,7 @@ class Feeds:
             return report
         edit = partial(watermark.add_backfill_gap, since=start, now=self.store.clock())
         await self.store.update(account.account_id, edit)
-        return await self._poll_until_complete(report) if wait else report
-
-    async def _poll_until_complete(self, report: BackfillReport) -> BackfillReport:
-        poller = await self._poller()
-        while not report.is_done:
-            stored = await self.store.get(report.account)
-            try:
-                outcome = await poller.poll(stored)
-            except PollInProgress as error:
-                return replace(report, reason=str(error))
-            if not isinstance(outcome, PollSucceeded):
-                return replace(report, reason=str(outcome.error))
-            report = report.plus(outcome)
-            if outcome.account.gaps == stored.account.gaps:
-                return replace(report, reason="no progress: max_pages_per_user is too small")
-        return report
+        return await (await self._poller()).poll_until_done(report) if wait else report
 
     async def audit(
         self, name: str | None = None, *, history: bool = False, remove: bool = False, dry_run: bool = False
@@ -396,18 +380,12 @@ class Feeds:
     async def due_accounts(self) -> list[AccountSummary]:
         """Return the accounts that `run` would poll now."""
         now = self.store.clock()
-        due = [each for each in await self._all_accounts() if each.next_poll_at <= now]
-        return [
-            AccountSummary.from_account(each)
-            for each in due
-            if each.is_pollable(now) and not each.is_leased(now)
-        ]
+        accounts = [each for each in await self._all_accounts() if each.is_pollable(now)]
+        due = [each for each in accounts if each.next_poll_at <= now and not each.is_leased(now)]
+        return [AccountSummary.from_account(each) for each in due]
 
     async def schedule(self) -> Schedule:
-        """Return how many accounts are polled, and when the next poll is due.
-
-        This does not read the accounts.
-        """
+        """Return the number of polled accounts and the time of the next poll, without reading accounts."""
         storage, now = self.store.storage, self.store.clock()
         counts = await storage.counts(ACCOUNTS, now=now)
         first = await storage.due(POLLS, until=now + MAX_WAIT, limit=1, now=now)

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from ..storage import Address, Record, Space
+from ..storage import Record, Space
 from ..storage.body import FORMAT_FIELD, BodyFormat
 from ..storage.clock import Timestamp
 from ..storage.errors import StorageCorrupt
@@ -65,10 +65,6 @@ def item_record(item: Item, account_id: str) -> Record:
         body=_format.encode(item),
         tag=item.kind,
     )
-
-
-def item_address(item: Item, account_id: str) -> Address:
-    return Address(ITEMS, account_id, item.uri)
 
 
 def parse_item(record: Record) -> Item:

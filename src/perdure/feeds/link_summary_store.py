@@ -127,8 +127,11 @@ class SummaryReader:
             recent = range(max(hours[0], window.trend_hour), hours[-1] + 1)
             return DaySummaries(counted=[final], recent=tuple((await self._hours(recent)).values()))
         made = await self._hours(hours)
-        if final is None and len(made) == HOURS_PER_DAY:
-            final = await self._merge(day, made, record)
+        has_final_hours = all(self._is_final(summary, hour) for hour, summary in made.items())
+        if final is None and len(made) == HOURS_PER_DAY and has_final_hours:
+            # A mark that is set later expires after `read_at`, so it invalidates this summary.
+            final = merge_hours(made.values(), start=day * DAY, read_at=window.now)
+            await self._write(DAYS, [(final, record)])
         each = tuple(made.values())
         return DaySummaries(
             counted=[final] if final is not None and window.counts_day(day) else each,
@@ -138,19 +141,6 @@ class SummaryReader:
     def _is_final(self, summary: LinkSummary, hour: int) -> bool:
         """Return whether the items of this hour have not changed since they were read for the summary."""
         return summary.read_at >= self._settled_at.get(hour, 0)
-
-    async def _merge(
-        self, day: int, hours: Mapping[int, LinkSummary], record: Record | None
-    ) -> LinkSummary | None:
-        """Merge and store the summary of a day. Return None if its hours are not final.
-
-        A mark that is set after the marks were read expires later than `read_at`, so it invalidates the day.
-        """
-        if not all(self._is_final(summary, hour) for hour, summary in hours.items()):
-            return None
-        summary = merge_hours(hours.values(), start=day * DAY, read_at=self._window.now)
-        await self._write(DAYS, [(summary, record)])
-        return summary
 
     async def _hours(self, hours: range) -> dict[int, LinkSummary]:
         """Return the summaries of hours of one day. Create missing ones within the limit of items."""

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from ..storage import InsertIfAbsent, Micros
 from . import transitions, watermark
@@ -172,9 +173,7 @@ class Poll:
         Keep its ETag only if the page reaches known items. Otherwise there may be more new items below it.
         """
         after = watermark.apply_head_page(account, read, now=self._store.clock(), settings=self._settings)
-        return msgspec.structs.replace(
-            after, etag=etag if watermark.reaches_known_items(after, read) else None
-        )
+        return replace(after, etag=etag if watermark.reaches_known_items(after, read) else None)
 
     def _next_gap(self) -> Gap:
         """Return the newest gap, or the oldest gap for the last page of a poll.
@@ -210,10 +209,7 @@ class Poll:
         )
 
     def _next_cursor(self, gap: Gap, page: FeedPage) -> str | None:
-        """Return the cursor of the next page, or the current cursor if the next one was used before.
-
-        The current cursor ends the gap.
-        """
+        """Return the next cursor. If it was used before, return the current one, which ends the gap."""
         used = self._cursors_by_gap[gap.floor, gap.late_floor]
         if gap.cursor is None:
             used.clear()
@@ -251,9 +247,8 @@ class Poll:
         """Count the items of a page, and write the account. End the poll if no gap is left."""
         new, invalid = len(stored_items.new), 0 if page is None else page.invalid_records
         self._new_items += new
-        self._newer += sum(
-            self._watermark is not None and item.time > self._watermark for item in stored_items.new
-        )
+        if self._watermark is not None:
+            self._newer += sum(item.time > self._watermark for item in stored_items.new)
         self._new_links += sum(len(item.links) for item in stored_items.new)
         self._invalid_records += invalid
 

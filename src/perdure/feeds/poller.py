@@ -20,6 +20,7 @@ from typing import TypeAlias
 
 import anyio
 import msgspec
+from msgspec.structs import replace
 
 from ..storage import Micros
 from ..storage.batcher import batched
@@ -43,6 +44,7 @@ from .follow_list import sync_follow_list
 from .lease import LEASE_DURATION, acquire_lease
 from .link_ranking import LinkIndex
 from .poll import Poll, PolledElsewhere, PollFailed, PollOutcome, PollSkipped, PollSucceeded
+from .reports import BackfillReport
 from .settings import FollowLists, PollSettings
 from .source import FeedSource, FollowSource, HintSource, Profile
 from .store import FeedStore
@@ -155,6 +157,21 @@ class Poller:
                 log.exception("the poll of %s failed", account.handle)
             self._deferred_until[account.account_id] = store.clock() + MINUTE
             return PollFailed(account, error)
+
+    async def poll_until_done(self, report: BackfillReport) -> BackfillReport:
+        """Poll an account until it has no gaps, and add the results to the report."""
+        while not report.is_done:
+            stored = await self._store.get(report.account)
+            try:
+                outcome = await self.poll(stored)
+            except PollInProgress as error:
+                return replace(report, reason=str(error))
+            if not isinstance(outcome, PollSucceeded):
+                return replace(report, reason=str(outcome.error))
+            report = report.plus(outcome)
+            if outcome.account.gaps == stored.account.gaps:
+                return replace(report, reason="no progress: max_pages_per_user is too small")
+        return report
 
     async def run_once(self) -> CycleStats:
         """Poll every active account once, and unavailable ones that are due for a probe."""

@@ -111,9 +111,10 @@ class _Comparison:
         """Count the missing items among these records, and store them."""
         passed = [each for each in records if _is_behind_polls(self._account, each.item)]
         unknown = await self._store.missing_items(self._account.account_id, [each.item for each in passed])
-        uris = {item.uri for item in unknown}
-        recent = [each.item for each in passed if each.item.uri in uris and not self._is_history(each)]
-        older = [each.item for each in passed if each.item.uri in uris and self._is_history(each)]
+        written_at = {each.item.uri: each.written_at for each in passed}
+        start = self._account.history_start or 0
+        recent = [item for item in unknown if written_at[item.uri] >= start]
+        older = [item for item in unknown if written_at[item.uri] < start]
         shown = await self._source.shown_items(recent) if recent else []
         self.missing += len(shown)
         self.hidden += len(recent) - len(shown)
@@ -127,13 +128,8 @@ class _Comparison:
             past = await self._source.shown_items(older)
             self.hidden += len(older) - len(past)
             self.older_stored += len(await self._store.add_items(self._account.account_id, past))
-        written_at = {each.item.uri: each.written_at for each in passed}
         since = self._account.profile_read_at or 0
         self.posts += sum(item.kind != "repost" and written_at[item.uri] >= since for item in new)
-
-    def _is_history(self, record: SourceRecord) -> bool:
-        """Return whether a record was written before the look-back of the first poll."""
-        return self._account.history_start is not None and record.written_at < self._account.history_start
 
 
 def _is_behind_polls(account: Account, item: Item) -> bool:

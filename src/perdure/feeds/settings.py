@@ -86,10 +86,8 @@ class BlueskySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     def __post_init__(self) -> None:
         hours = self.follow_interval_hours
         if not MIN_FOLLOW_HOURS <= hours <= MAX_FOLLOW_HOURS:
-            allowed = f"{MIN_FOLLOW_HOURS:g} and {MAX_FOLLOW_HOURS:g}"
-            raise InvalidSettings(
-                "bluesky.follow_interval_hours", f"must be between {allowed}, not {hours:g}"
-            )
+            reason = f"must be between {MIN_FOLLOW_HOURS:g} and {MAX_FOLLOW_HOURS:g}, not {hours:g}"
+            raise InvalidSettings("bluesky.follow_interval_hours", reason)
 
 
 class FollowLists(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,10 +28,9 @@ from ..storage.clock import system_clock
 from ..storage.errors import NewerFormat, PerdureError, StorageCorrupt
 from ..storage.limits import MAX_PAGE_RECORDS
 from ..storage.quarantine import CORRUPT_TAG
-from . import item as items
 from .account import ACCOUNTS, POLLS, Account, AccountStatus, StoredAccount, account_address, insertion
 from .errors import AmbiguousHandle, CorruptFeedRecord, EditConflict, UnknownAccount
-from .item import ITEMS, Item, ItemKind, parse_item
+from .item import ITEMS, Item, ItemKind, item_record, parse_item
 from .link_invalidation import MARK_LIFETIME, DirtyHours
 
 log = logging.getLogger("perdure.feeds")
@@ -187,7 +186,7 @@ class FeedStore:
         for batch in batched(found, ITEMS_PER_COMMIT):
             part = list({item.uri: item for item in batch}.values())
             committed = await self._commit(
-                [InsertIfAbsent(record=items.item_record(item, account_id)) for item in part]
+                [InsertIfAbsent(record=item_record(item, account_id)) for item in part]
             )
             new += [
                 item
@@ -199,7 +198,7 @@ class FeedStore:
     async def remove_items(self, account_id: str, removed: Sequence[Item]) -> int:
         """Remove items, and return their number. Keep items that a newer version wrote."""
         count = 0
-        for batch in batched([items.item_address(item, account_id) for item in removed], ITEMS_PER_COMMIT):
+        for batch in batched([Address(ITEMS, account_id, item.uri) for item in removed], ITEMS_PER_COMMIT):
             records = await self._get_many(batch)
             ours = [each for each in records if isinstance(each, Record) and not self._is_newer(each)]
             if ours and await self._delete(ours):
@@ -229,7 +228,7 @@ class FeedStore:
 
     async def missing_items(self, account_id: str, found: Sequence[Item]) -> list[Item]:
         """Return the items that are not stored."""
-        addresses = [items.item_address(item, account_id) for item in found]
+        addresses = [Address(ITEMS, account_id, item.uri) for item in found]
         known: set[Address] = set()
         for batch in batched(addresses, ADDRESSES_PER_READ):
             records = await self._get_many(batch)

@@ -47,10 +47,7 @@ def new_account(
 
 
 def leased(account: Account, lease: Lease) -> Account:
-    """Give the lease to a poller.
-
-    If another poller had it, reset the post counts: that poller may have stored posts without counting them.
-    """
+    """Give the lease to a poller. Reset the post counts if another poller had it and may have died."""
     is_taken_over = account.lease is not None and account.lease.poller != lease.poller
     return replace(profile_count_reset(account) if is_taken_over else account, lease=lease)
 
@@ -151,17 +148,14 @@ def poll_finished(
 
 def poll_failed(account: Account, error: FeedError, *, now: Micros) -> Account:
     """End a failed poll, and schedule the next attempt."""
-    has_become_unavailable = (
-        isinstance(error, AccountUnavailable) and account.status is not AccountStatus.UNAVAILABLE
-    )
-    failures = 1 if has_become_unavailable else account.consecutive_failures + 1
+    is_unavailable = isinstance(error, AccountUnavailable)
+    is_first = is_unavailable and account.status is not AccountStatus.UNAVAILABLE
+    failures = 1 if is_first else account.consecutive_failures + 1
     failing = replace(
         account,
         lease=None,
         consecutive_failures=failures,
-        failing_since=account.failing_since
-        if account.failing_since is not None and not has_become_unavailable
-        else now,
+        failing_since=now if is_first or account.failing_since is None else account.failing_since,
         reason=str(error),
         last_polled_at=now,
     )
@@ -169,7 +163,7 @@ def poll_failed(account: Account, error: FeedError, *, now: Micros) -> Account:
         return failing
     if isinstance(error, InvalidActor):
         return replace(failing, status=AccountStatus.SUSPENDED)
-    if isinstance(error, AccountUnavailable):
+    if is_unavailable:
         wait = PROBE_INTERVALS[min(failures, len(PROBE_INTERVALS)) - 1]
         return replace(failing, status=AccountStatus.UNAVAILABLE, next_poll_at=now + add_jitter(wait))
     wait = min(MINUTE << min(failures - 1, 20), max(MAX_RETRY_WAIT, account.poll_interval))
@@ -177,10 +171,7 @@ def poll_failed(account: Account, error: FeedError, *, now: Micros) -> Account:
 
 
 def released(account: Account) -> Account:
-    """End a poll that was stopped. The account is due as before.
-
-    Reset the post counts, because the poll may have stored posts without counting them.
-    """
+    """End a poll that was stopped. Reset the post counts, because it may have stored uncounted posts."""
     return replace(profile_count_reset(account), lease=None)
 
 
@@ -218,9 +209,8 @@ def reset(account: Account, *, now: Micros) -> Account:
 
 def hinted(account: Account, *, newest: Micros, now: Micros) -> Account:
     """Make the account due now if its newest known item is newer than the watermark."""
-    if account.status is not AccountStatus.ACTIVE or (
-        account.watermark is not None and newest <= account.watermark
-    ):
+    is_known = account.watermark is not None and newest <= account.watermark
+    if is_known or account.status is not AccountStatus.ACTIVE:
         return account
     return replace(account, next_poll_at=min(account.next_poll_at, now))
 

@@ -118,14 +118,14 @@ def find_urls(text: str) -> list[str]:
 
 def _strip_punctuation(url: str) -> str:
     """Remove trailing punctuation. Keep a closing bracket if the URL contains the opening one."""
-    while url and (url[-1] in _TRAILING_PUNCTUATION or (url[-1] in ")]" and not _has_opening_bracket(url))):
+    while url and (url[-1] in _TRAILING_PUNCTUATION or _ends_with_unopened_bracket(url)):
         url = url[:-1]
     return url
 
 
-def _has_opening_bracket(url: str) -> bool:
-    opening = "(" if url[-1] == ")" else "["
-    return url.count(opening) >= url.count(url[-1])
+def _ends_with_unopened_bracket(url: str) -> bool:
+    opening = {")": "(", "]": "["}.get(url[-1])
+    return opening is not None and url.count(opening) < url.count(url[-1])
 
 
 TRACKING_PREFIXES = ("utm_", "mtm_", "guce_", "__hs", "gaa_", "pd_rd_", "pf_rd_")

@@ -193,10 +193,7 @@ def _parse_record(raw: Raw, account_id: str) -> SourceRecord:
 
 
 def _record_time(author_time: object, key: str) -> Micros:
-    """Return the earlier one of the author's time and the time in the key.
-
-    The time in the key replaces the time of indexing, which is not known here.
-    """
+    """Return the earlier one of the author's time and the time in the key. No time of indexing is known."""
     times = [time for time in (parse_timestamp(author_time), tid_time(key)) if time is not None]
     return _require_time(min(times, default=None))
 
