@@ -73,7 +73,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     reason: str = ""
     """Why the account is not active, or the last error."""
     history_start: Timestamp | None = None
-    """The time from which all items are stored: the first poll minus the look-back."""
+    """The time from which all items are stored: the time of the first poll minus the look-back."""
     watermark: Timestamp | None = None
     """The time of the newest stored item. None if no item has been stored yet."""
     gaps: tuple[Gap, ...] = ()

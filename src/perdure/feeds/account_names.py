@@ -13,7 +13,7 @@ _PROFILE_URL = re.compile(r"https?://[^/]+/profile/([^/?#]+).*")
 
 
 def normalize_account_name(text: str) -> str:
-    """Return the name in a profile URL, or else the text, without a leading @."""
+    """Return the name in the URL of a profile, or the text itself. Remove a leading @."""
     profile = _PROFILE_URL.fullmatch(text.strip())
     return (profile[1] if profile else text.strip()).removeprefix("@")
 

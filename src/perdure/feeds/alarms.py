@@ -144,7 +144,7 @@ def _has_unseen_posts(account: Account) -> bool:
 
 
 def _alarm(kind: AlarmKind, accounts: Sequence[Account], problem: str, *, of: int | None = None) -> Alarm:
-    """Return an alarm whose message is "N accounts are" and the problem, or "N of `of` accounts are"."""
+    """Return an alarm. Its message is like "2 of 9 accounts (a, b) are" with the problem; `of` is the 9."""
     handles = tuple(each.handle for each in accounts[:MAX_NAMED_ACCOUNTS])
     count = len(accounts)
     total = f"{count} of {of} accounts" if of is not None else f"{count} account{'s' if count > 1 else ''}"

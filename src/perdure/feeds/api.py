@@ -90,7 +90,7 @@ class Feeds:
         source: FeedSource | None = None,
         lease_seconds: float = LEASE_DURATION / 1e6,
     ) -> None:
-        """Read from `source`, or from Bluesky with these settings if it is None.
+        """Read from `source`, or from Bluesky with these settings if `source` is None.
 
         The connection to Bluesky is opened when it is first needed, and closed at the end of `async with`.
         `lease_seconds` is how long an account stays leased to a poller that was killed.
@@ -204,7 +204,7 @@ class Feeds:
         return ChangeReport(changes=tuple(changes), dry_run=dry_run)
 
     async def resume(self, names: Sequence[str], *, dry_run: bool = False) -> ChangeReport:
-        """Poll accounts again, starting now."""
+        """Resume accounts, and make them due now."""
         edit = partial(transitions.resumed, now=self.store.clock())
         return await self._edit_all(names, edit, "resumed", dry_run=dry_run)
 
@@ -327,7 +327,7 @@ class Feeds:
     # Accounts
 
     async def status(self) -> FeedStatus:
-        """Return counts of all accounts, the failing ones, and the alarms."""
+        """Return the state of all accounts: counts, failing accounts and alarms."""
         accounts, now = await self._all_accounts(), self.store.clock()
         summary = summarize(accounts, now=now)
         return FeedStatus(

@@ -5,7 +5,7 @@
         ├── InvalidSettings          a setting has an invalid value
         ├── UnknownAccount           no such account is stored
         ├── PollInProgress           another poller is polling the account (retryable)
-        ├── EditConflict             an account was changed too often at the same time (retryable)
+        ├── EditConflict             other processes kept changing the account (retryable)
         ├── AmbiguousHandle          several stored accounts have this handle
         ├── AccountLeaseLost         another poller took the account over; the write was dropped
         ├── CorruptFeedRecord        a stored account, item or link summary is damaged
@@ -14,7 +14,7 @@
             │   └── SourceServerError  the source reports an internal error
             ├── RateLimited            the source received too many requests (retryable, at `retry_at`)
             ├── AccountUnavailable     the account is unknown, deactivated, taken down or renamed
-            │   └── AccountBlocked     the account blocks the reader, or the reader blocks the account
+            │   └── AccountBlocked     the account blocks the logged-in user, or the user blocks it
             ├── InvalidActor           a handle or id is not valid
             ├── EmptyFollowList        pruning by an empty follow list would suspend all its accounts
             ├── CursorRejected         the source does not accept a cursor that it returned earlier
@@ -67,7 +67,7 @@ class PollInProgress(FeedError):
 
 
 class EditConflict(FeedError):
-    """Raised when an account could not be changed because others changed it at the same time."""
+    """Raised when an account could not be changed because other processes kept changing it."""
 
     retryable = True
 
@@ -138,7 +138,7 @@ class AccountUnavailable(SourceError):
 
 
 class AccountBlocked(AccountUnavailable):
-    """Raised when the account blocks the reader, or the reader blocks the account."""
+    """Raised when the account blocks the logged-in user, or the user blocks the account."""
 
 
 class InvalidActor(SourceError):

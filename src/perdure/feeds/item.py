@@ -43,7 +43,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_fi
     uri: str
     """The id of the item. A repost has a URI of its own."""
     time: Timestamp
-    """The time by which the feed is sorted."""
+    """The time of the item, by which its feed is sorted."""
     kind: ItemKind
     post_uri: str
     """The URI of the post itself, or of the reposted post."""

@@ -256,7 +256,7 @@ def _split_commits(changes: Iterable[Insert | Replace]) -> Iterator[list[Insert 
 def parse_link_record(record: Record) -> object:
     """Decode a record of the space `LINKS`. Raise NewerFormat if a newer version wrote it.
 
-    Return None if the record is damaged. It is created again when it is needed, so it is not an error.
+    Return None if the record is damaged. This is not an error, since the record will be created again.
     """
     try:
         return parse_marks(record) if record.partition == MARKS else parse_summary(record)

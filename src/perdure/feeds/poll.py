@@ -221,8 +221,8 @@ class Poll:
 
         Items up to the time `known` are usually stored already, so they are looked up first. The new ones
         among them are late items, which make reading continue. They are written in one commit with the
-        account: if they were written before, and the process were killed then, the next poll would take them
-        for known items and stop too early.
+        account. If they were written earlier and the process was killed in between, the next poll would take
+        them for known items and stop too early.
         """
         oldest = self._settings.oldest_kept(self._store.clock())
         items = [item for item in page.items if item.time >= oldest]

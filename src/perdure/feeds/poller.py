@@ -109,7 +109,7 @@ class CycleStats(msgspec.Struct, kw_only=True):
 
 
 class Poller:
-    """Polls the accounts of a store from a source."""
+    """Polls the accounts of a store."""
 
     def __init__(
         self,
@@ -199,7 +199,7 @@ class Poller:
             if isinstance(source, FollowSource):
                 jobs.append(self._repeat(lists.interval, partial(self.sync_follow_lists, source, lists)))
             else:
-                log.warning("cannot synchronize follow lists: %s does not have them", source.name)
+                log.warning("cannot synchronize follow lists: %s does not support them", source.name)
         await _run_all(*jobs)
 
     async def check_alarms(self) -> None:

@@ -37,7 +37,7 @@ MIN_PAUSE: Micros = SECOND
 MAX_PAUSE: Micros = HOUR
 """The bounds of a wait that a server requests, because clocks differ and headers can be wrong."""
 LONG_WAIT: Micros = 5 * SECOND
-"""The shortest wait before a retry that is reported. Waits for the rate limit are always reported."""
+"""A wait before a retry is reported if it is at least this long. A wait for the rate limit always is."""
 
 
 def log_wait(reason: str, until: Micros) -> None:
@@ -54,7 +54,7 @@ class RateLimiter:
         self.clock = clock
         self.on_wait = on_wait
         self._reported: dict[bool, Micros] = {}
-        """The end of the last reported wait: True for the rate limit, False for retries."""
+        """The end of the last reported wait, for the rate limit (True) and for retries (False)."""
         self.remaining: int | None = None
         """Number of requests that are still allowed. None if it is not known."""
         self.paused_until: Micros | None = None

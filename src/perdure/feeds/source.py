@@ -96,7 +96,7 @@ class RecordPage(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class AuditSource(Protocol):
-    """A source that also lists records in the order of writing, which includes back-dated posts."""
+    """A source that also lists the records of an account in the order of writing."""
 
     def records(self, account_id: str) -> AsyncIterator[RecordPage]:
         """Yield all records of an account, oldest first."""

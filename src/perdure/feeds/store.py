@@ -126,7 +126,7 @@ class FeedStore:
             asked = min(MAX_PAGE_RECORDS, 2 * asked)  # some records are invalid
 
     async def update(self, account_id: str, edit: AccountEdit) -> Account:
-        """Change an account. Retry if it has changed in the meantime, and raise EditConflict at last."""
+        """Change an account. Retry if another process changed it. Raise EditConflict after many attempts."""
         for _ in range(MAX_EDIT_ATTEMPTS):
             stored = await self.get(account_id)
             if (written := await self.replace(stored, edit(stored.account))) is not None:

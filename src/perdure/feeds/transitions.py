@@ -47,7 +47,7 @@ def new_account(
 
 
 def leased(account: Account, lease: Lease) -> Account:
-    """Give the lease to a poller. Reset the post counts if another poller had it and may have died."""
+    """Give the lease to a poller. If another poller had it, reset the post counts, which may be wrong."""
     is_taken_over = account.lease is not None and account.lease.poller != lease.poller
     return replace(profile_count_reset(account) if is_taken_over else account, lease=lease)
 

@@ -33,7 +33,7 @@ _ESCAPE_CANDIDATE = re.compile(r"%([0-9A-Fa-f]{2})?|[^A-Za-z0-9\-._~!$&'()*+,;=:
 """Matches percent signs, and characters that must be percent-encoded."""
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _TEXT_DIRECTIVE = ":~:"
-"""Starts the text that a browser highlights. It does not belong to the page's own fragment."""
+"""The start of the text that a browser highlights. It does not belong to the page's own fragment."""
 
 _URL = re.compile(r"https?://[^\s<>\"'`\u2026]+", re.IGNORECASE)
 _TRAILING_PUNCTUATION = ".,;:!?\u2026\u2019\u201d"

@@ -90,7 +90,7 @@ MAX_RENEWALS = 3
 
 
 class Session:
-    """The tokens of a user. It renews them and logs in when necessary."""
+    """The tokens of a user, which are renewed when necessary."""
 
     def __init__(
         self, client: XrpcClient, identifier: str, password: str, *, file: SessionFile | None = None

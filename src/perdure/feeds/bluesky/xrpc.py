@@ -1,6 +1,6 @@
 """An HTTP client for XRPC, the API of Bluesky servers, with a rate limit, retries and typed responses.
 
-If a response is late, incomplete or invalid, the request is retried, and at last SourceUnavailable is raised.
+A request is retried if its response is late, incomplete or invalid. The last failure is SourceUnavailable.
 """
 
 from __future__ import annotations
