@@ -176,7 +176,7 @@ class SummaryReader:
             async for record in records:
                 hour = record.order // HOUR
                 if hour < oldest and self._items_left <= 0:
-                    break
+                    break  # older hours of the run remain missing
                 oldest = max(hour, run[0])
                 if hour < run[0]:
                     break
