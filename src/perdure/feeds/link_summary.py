@@ -7,6 +7,7 @@ hour or a day. The size of a summary is limited: links that few accounts shared 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import TypeAlias
 
 import msgspec
@@ -98,17 +99,17 @@ def merge_hours(hours: Iterable[LinkSummary], *, start: Micros, read_at: Micros)
 
 def _tally_links(items: AccountItems) -> Iterable[_Tally]:
     tallies: dict[str, _Tally] = {}
-    for account_id, item in sorted(items, key=lambda pair: (pair[1].time, pair[0])):
-        for link in item.links:
-            _get_tally(tallies, link.url, link.shared_url).add(account_id, item.time, link.title)
+    shares = [(item.time, account_id, item.links) for account_id, item in items if item.links]
+    for time, account_id, links in sorted(shares, key=itemgetter(0, 1)):
+        for link in links:
+            _get_tally(tallies, link.url, link.shared_url).add(account_id, time, link.title)
     return tallies.values()
 
 
 def _get_tally(tallies: dict[str, _Tally], url: str, shared_url: str) -> _Tally:
-    found = tallies.get(url)
-    if found is None:
-        found = tallies[url] = _Tally(url, shared_url)
-    return found
+    if url not in tallies:
+        tallies[url] = _Tally(url, shared_url)
+    return tallies[url]
 
 
 class _Tally:

@@ -84,9 +84,8 @@ class _StoredItems(msgspec.Struct, frozen=True):
     """The new items of a page."""
 
     new: list[Item]
-    """All new items."""
     pending: list[Item]
-    """The new items that are written in one commit with the account."""
+    """Those new items that are written in one commit with the account."""
     uncounted: int = 0
     """Number of new items that are posts and that the last profile did not count."""
 
