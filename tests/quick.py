@@ -27,7 +27,7 @@ FILES = (
     "tests/feeds/test_bluesky_session",
     "tests/feeds/test_bluesky_source",
     "tests/feeds/test_fake_server",
-    "tests/feeds/test_follows",
+    "tests/feeds/test_follow_list",
     "tests/feeds/test_processes",
     "tests/feeds/test_simulation",
     "tests/mcp/client/",

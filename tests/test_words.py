@@ -56,7 +56,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
 }
 """Words in names that are stored or sent, by path. They stay until the format changes."""
 
-NOUNS = {"listing", "operating", "testing"}
+NOUNS = {"link_ranking", "listing", "operating", "testing"}
 """Modules may have these names, although they end in -ing."""
 
 

@@ -13,9 +13,9 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from perdure.feeds import FeedStore, Poller, PollFailed, PollSettings, PollSucceeded, transitions
-from perdure.feeds.gaps import OVERLAP
 from perdure.feeds.lease import LEASE_DURATION
 from perdure.feeds.source import Profile
+from perdure.feeds.watermark import OVERLAP
 from perdure.storage import Micros, Storage
 from perdure.storage.clock import HOUR, MINUTE, SECOND
 from perdure.storage.errors import StorageError

@@ -226,7 +226,7 @@ async def test_a_source_without_follow_lists_or_records_says_so() -> None:
         await open_storage("memory:") as storage,
         Feeds(FeedStore(storage), source=SimulatedSource()) as feeds,
     ):
-        with pytest.raises(RequestRejected, match="sample feeds cannot be asked who follows whom"):
+        with pytest.raises(RequestRejected, match="sample feeds does not support follow lists"):
             await feeds.follow("alice.example")
         with pytest.raises(RequestRejected, match="sample feeds does not list the records"):
             await anext(feeds.audit())

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.feeds import FeedStore, LinkIndex, Poller, PollSettings, Ranking
-from perdure.feeds.dirty_hours import (
+from perdure.feeds.link_invalidation import (
     DAYS,
     HOURS,
     LINKS,
@@ -25,7 +25,6 @@ from perdure.feeds.link_summary import (
     MAX_SHARERS_PER_LINK,
     MAX_SHARES_PER_ACCOUNT,
     MAX_SUMMARY_BYTES,
-    item_shares,
     merge_hours,
     parse_summary,
     summarize_hour,
@@ -270,10 +269,9 @@ async def test_a_first_cycle_marks_each_day_once_and_an_idle_cycle_nothing() -> 
 
 def test_an_hour_is_bounded_and_keeps_the_links_of_most_accounts() -> None:
     found = [
-        share
+        (f"did:plc:{name}", item_at("", START + number, f"https://{number}.example"))
         for number in range(MAX_HOUR_LINKS + 50)
         for name in range(2 if number % 10 == 0 else 1)
-        for share in item_shares(f"did:plc:{name}", item_at("", START + number, f"https://{number}.example"))
     ]
     summary = summarize_hour(found, start=START, read_at=START)
     assert (len(summary.rows), summary.left_out) == (MAX_HOUR_LINKS, 50)
@@ -283,14 +281,11 @@ def test_an_hour_is_bounded_and_keeps_the_links_of_most_accounts() -> None:
 def test_a_summary_has_a_bounded_size_whatever_was_shared() -> None:
     long = "x" * 2000
     many = [
-        share
-        for number in range(900)
-        for share in item_shares(ANNA, item_at(ANNA, START + number, f"https://{number}.example/{long}"))
+        (ANNA, item_at(ANNA, START + number, f"https://{number}.example/{long}")) for number in range(900)
     ]
     crowd = [
-        share
+        (f"did:plc:{number:024}", item_at("", START + number, A))
         for number in range(MAX_SHARERS_PER_LINK + 500)
-        for share in item_shares(f"did:plc:{number:024}", item_at("", START + number, A))
     ]
     for found in (many, crowd, [*many, *crowd]):
         hour = summarize_hour(found, start=START, read_at=START)
@@ -302,7 +297,7 @@ def test_a_summary_has_a_bounded_size_whatever_was_shared() -> None:
 
 
 def test_of_an_account_that_repeats_itself_a_few_times_are_kept_and_all_are_counted() -> None:
-    found = [share for second in range(99) for share in item_shares(ANNA, item_at(ANNA, START + second, A))]
+    found = [(ANNA, item_at(ANNA, START + second, A)) for second in range(99)]
     (repeated,) = summarize_hour(found, start=START, read_at=START).rows
     assert (len(repeated.sharers), repeated.share_count, repeated.last_offset) == (
         MAX_SHARES_PER_ACCOUNT,
@@ -313,6 +308,6 @@ def test_of_an_account_that_repeats_itself_a_few_times_are_kept_and_all_are_coun
 
 
 def test_a_summary_is_read_as_it_was_written() -> None:
-    summary = summarize_hour(item_shares(ANNA, item(1)), start=START, read_at=START)
+    summary = summarize_hour([(ANNA, item(1))], start=START, read_at=START)
     record = Record(space=LINKS, partition=HOURS, key="1", order=1, body=summary_format.encode(summary))
     assert parse_summary(record) == summary

@@ -31,9 +31,9 @@ from perdure.feeds import (
     poller,
     transitions,
 )
-from perdure.feeds.audit import audit_account
+from perdure.feeds.alarms import LATE_GRACE, Alarm, AlarmState, find_alarms
 from perdure.feeds.bluesky import BlueskySource, open_bluesky
-from perdure.feeds.health import LATE_GRACE, Alarm, AlarmState, find_alarms
+from perdure.feeds.reconciliation import audit_account
 from perdure.feeds.settings import BlueskySettings
 from perdure.storage import Micros, Storage
 from perdure.storage.clock import DAY, HOUR, MINUTE

@@ -118,8 +118,8 @@ async def test_an_item_of_a_newer_version_is_skipped_and_kept(
 @pytest.mark.parametrize(
     ("record", "read", "unknown", "damage"),
     [
-        (insertion(account())[1].record, StoredAccount.from_record, {"status": "muted"}, {"status": 3}),
-        (insertion(account())[1].record, StoredAccount.from_record, {"status": ""}, {"next_poll_at": None}),
+        (insertion(account()).record, StoredAccount.from_record, {"status": "muted"}, {"status": 3}),
+        (insertion(account()).record, StoredAccount.from_record, {"status": ""}, {"next_poll_at": None}),
         (Record(space=ITEMS, partition=ANNA, key="k", order=1,
                 body=msgspec.json.encode(item(1), order="sorted").decode()),
          parse_item, {"kind": "video"}, {"links": "none"}),

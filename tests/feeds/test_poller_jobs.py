@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from perdure.feeds import AccountStatus, Poller, PollSettings
+from perdure.feeds.alarms import AlarmState
 from perdure.feeds.errors import SourceUnavailable
-from perdure.feeds.health import AlarmState
 from perdure.feeds.settings import FollowLists
 from perdure.storage.clock import HOUR, MINUTE
 

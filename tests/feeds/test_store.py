@@ -134,7 +134,7 @@ async def test_accounts_are_read_a_page_at_a_time_and_named_by_their_ids(store: 
 
 async def test_what_is_no_account_is_passed_over(store: FeedStore, caplog: pytest.LogCaptureFixture) -> None:
     await added(store)
-    broken = insertion(account("did:plc:broken"))[1].record
+    broken = insertion(account("did:plc:broken")).record
     await store.storage.commit([Insert(record=replace(broken, body="{}"))], now=START)
     await settle(store)
     assert [each.account.account_id async for each in store.accounts()] == [ANNA]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from perdure.feeds import transitions
+from perdure.feeds import summarize, transitions
 from perdure.feeds.account import Account, AccountStatus, Gap, Lease
 from perdure.feeds.errors import (
     AccountBlocked,
@@ -17,7 +17,6 @@ from perdure.feeds.errors import (
     SourceError,
     SourceUnavailable,
 )
-from perdure.feeds.health import summarize
 from perdure.feeds.item import Item
 from perdure.feeds.source import Profile
 from perdure.feeds.transitions import (
@@ -186,9 +185,7 @@ def profile(posts: int | None, handle: str = "a") -> Profile:
 
 def read(account: Account, new: int = 0, posts: int | None = None) -> Account:
     posts = new if posts is None else posts
-    return transitions.page_read(
-        account, new=new, counted=posts, uncounted=posts, pages=1, invalid=0, now=NOW
-    )
+    return transitions.page_read(account, new=new, counted=posts, uncounted=posts, invalid=0, now=NOW)
 
 
 def test_posts_that_a_profile_counts_and_no_poll_finds_add_up_until_one_does() -> None:

@@ -1,20 +1,20 @@
-"""Feeds: polled on the same durable state as tasks, without missing or repeating a post.
+"""Feeds of social media accounts, polled without missing or repeating a post.
 
-`Feeds` (in `api`) does everything that commands, pages and tools need. To read how it works, read `gaps`
-(the rules), then `poll` (one poll), then `poller` (many accounts). A source is any object that implements
-`source.FeedSource`; `bluesky` has one.
+Accounts and posts are stored in the same kind of storage as tasks. `Feeds` (in `api`) does everything that
+commands, pages and tools need. To understand the implementation, read `watermark` (the rules), then `poll`
+(one poll), then `poller` (many accounts). A source is any object that implements `source.FeedSource`; the
+package `bluesky` contains one.
 """
 
 from .account import Account, AccountStatus, Gap
 from .api import Feeds
-from .audit import AuditReport, audit_account
-from .health import FeedSummary, summarize
 from .item import Item, Link
-from .link_index import LinkIndex, Ranking
-from .link_summary import SharedLink
+from .link_ranking import LinkIndex, Ranking, SharedLink
 from .poll import PolledElsewhere, PollFailed, PollOutcome, PollSkipped, PollSucceeded
 from .poller import CycleStats, Poller
 from .rate_limit import RateLimiter, Retrier
+from .reconciliation import AuditReport, audit_account
+from .reports import FeedSummary, summarize
 from .settings import FeedSettings, PollSettings, load_settings
 from .source import FeedPage, FeedSource, Profile
 from .store import FeedStore

@@ -5,20 +5,18 @@
         await feeds.run_once()
         print(await feeds.links())
 
-An account is named by its handle or its DID, with or without an @, or by the URL of its profile. A time in
-the past is a number of microseconds since 1970, or a timedelta before now. A `dry_run` changes nothing and
-reports what would be done.
+An account is named by its handle, its DID or the URL of its profile. A handle may have a leading @. A time in
+the past is a number of microseconds since 1970, or a timedelta before now. With `dry_run`, a method changes
+nothing and reports what it would do.
 """
 
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeAlias
 
 import anyio
@@ -26,30 +24,28 @@ from msgspec.structs import replace
 
 from ..storage import Micros, Position, open_storage
 from ..storage.clock import HOUR
-from . import gaps, transitions
-from .account import ACCOUNTS, POLLS, Account, AccountStatus, StoredAccount
-from .audit import audit_account
+from . import transitions, watermark
+from .account import ACCOUNTS, POLLS, Account, AccountStatus
+from .account_names import find_profiles, is_account_name, normalize_account_name, parse_account_name
+from .alarms import OnAlarm, log_alarm
 from .errors import (
     AccountUnavailable,
     AmbiguousHandle,
     AuthenticationFailed,
     FeedError,
-    InvalidActor,
     InvalidSettings,
-    PollInProgress,
     RequestRejected,
     SourceError,
     UnknownAccount,
 )
-from .follows import add_account, follow_accounts, is_pruned, read_follow_list
-from .health import OnAlarm, log_alarm, summarize
-from .item import Item, ItemKind, Link
+from .follow_list import add_account, is_pruned, sync_follow_list
+from .item import ItemKind
 from .lease import LEASE_DURATION
-from .link_index import LinkIndex
-from .link_summary import SharedLink
+from .link_ranking import LinkIndex
 from .poll import PollFailed, PollSkipped, PollSucceeded
 from .poller import CycleStats, OnOutcome, Poller
 from .rate_limit import RateLimiter
+from .reconciliation import audit_account
 from .reports import (
     AccountAudit,
     AccountChange,
@@ -65,9 +61,10 @@ from .reports import (
     LinkRanking,
     RankedLink,
     Schedule,
+    summarize,
 )
 from .settings import FeedSettings
-from .source import AuditSource, FeedSource, FollowSource, Profile
+from .source import AuditSource, FeedSource, FollowSource
 from .store import AccountEdit, FeedStore, older_than
 
 if TYPE_CHECKING:
@@ -79,10 +76,7 @@ Time: TypeAlias = Micros | timedelta
 """A time in the past: microseconds since 1970, or how long ago it was."""
 
 MAX_WAIT: Micros = 31 * 24 * HOUR
-"""How far ahead the next poll is searched for. It is longer than any account waits for one."""
-
-_NAME = re.compile(r"did:[a-z]+:[A-Za-z0-9._:%-]+|[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+")
-_PROFILE_URL = re.compile(r"https?://[^/]+/profile/([^/?#]+).*")
+"""How far ahead `Feeds.schedule` searches for the next poll. No account waits that long."""
 
 
 class Feeds:
@@ -96,15 +90,15 @@ class Feeds:
         source: FeedSource | None = None,
         lease_seconds: float = LEASE_DURATION / 1e6,
     ) -> None:
-        """Read from `source`, or else from Bluesky as the settings describe it.
+        """Read from `source`, or from Bluesky with these settings if `source` is None.
 
-        Bluesky is connected to when it is first needed, and the connection ends with `async with`.
-        `lease_seconds` is how long an account stays with a poller that was killed.
+        The connection to Bluesky is opened when it is first needed, and closed at the end of `async with`.
+        `lease_seconds` is how long an account stays leased to a poller that was killed.
         """
         self.store = store
         self.settings = settings or FeedSettings()
         self.rate_limiter = RateLimiter(self.settings.polling.connections)
-        """Bluesky's rate limit. Reports long waits to its `on_wait`."""
+        """The rate limiter for Bluesky. It calls its `on_wait` before a long wait."""
         self._source = source
         self._lease_duration: Micros = round(lease_seconds * 1e6)
         self._links = LinkIndex(store)
@@ -121,7 +115,7 @@ class Feeds:
         source: FeedSource | None = None,
         lease_seconds: float = LEASE_DURATION / 1e6,
     ) -> AsyncGenerator[Self]:
-        """Open the feeds of a storage. A storage that does not exist is created."""
+        """Open the feeds of a storage. Create the storage if it does not exist."""
         async with await open_storage(url) as storage:
             feeds = cls(FeedStore(storage), settings, source=source, lease_seconds=lease_seconds)
             async with feeds:
@@ -130,13 +124,11 @@ class Feeds:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._exit_stack.aclose()
 
     async def source(self) -> FeedSource:
-        """Return the source of the feeds. Raise InvalidSettings if Bluesky cannot be opened with these."""
+        """Return the source of the feeds. Raise InvalidSettings if Bluesky cannot be opened."""
         async with self._connecting:
             if self._source is None:
                 opening = open_source(self.settings, self.rate_limiter)
@@ -146,52 +138,46 @@ class Feeds:
     # Changing accounts
 
     async def add(self, names: Sequence[str], *, dry_run: bool = False) -> ChangeReport:
-        """Start polling accounts. Names that the source does not know are reported."""
-        wanted = list(dict.fromkeys(_normalize(name) for name in names))
-        profiles = await self._profiles([name for name in wanted if _NAME.fullmatch(name)])
-        changes = [await self._add(profile, dry_run=dry_run) for profile in profiles]
+        """Start polling accounts. The report lists the names that the source does not know."""
+        wanted = list(dict.fromkeys(normalize_account_name(name) for name in names))
+        valid = [name for name in wanted if is_account_name(name)]
+        profiles = await find_profiles(await self.source(), valid) if valid else []
+        changes = [
+            await add_account(self.store, profile, settings=self.settings.polling, dry_run=dry_run)
+            for profile in profiles
+        ]
         known = {name.lower() for each in profiles for name in (each.account_id, each.handle)}
         unknown: list[str] = []
         for name in wanted:
             if name.lower() in known:
                 continue
             try:
-                changes.append(_hidden((await self.store.find(name)).account))
+                account = (await self.store.find(name)).account
             except (UnknownAccount, AmbiguousHandle):
                 unknown.append(name)
+            else:  # the account is stored, but the source does not show it at the moment
+                note = f"already added, {account.status}: {account.reason}"
+                changes.append(_change(account, None, note))
         return ChangeReport(changes=tuple(changes), unknown=tuple(unknown), dry_run=dry_run)
-
-    async def _add(self, profile: Profile, *, dry_run: bool) -> AccountChange:
-        return await add_account(self.store, profile, settings=self.settings.polling, dry_run=dry_run)
-
-    async def _profiles(self, names: Sequence[str]) -> list[Profile]:
-        """Return the profiles of those names that exist. A source may refuse all names for an invalid one."""
-        try:
-            return await (await self.source()).profiles(names) if names else []
-        except (InvalidActor, RequestRejected):
-            if len(names) == 1:
-                return []
-        half = len(names) // 2
-        return [*await self._profiles(names[:half]), *await self._profiles(names[half:])]
 
     async def follow(self, actor: str, *, prune: bool = False, dry_run: bool = False) -> ChangeReport:
         """Add the accounts that `actor` follows.
 
-        `prune` suspends accounts that this list added and that `actor` no longer follows.
+        With `prune`, suspend accounts that this follow list added and that `actor` no longer follows.
         """
         source = await self.source()
         if not isinstance(source, FollowSource):
-            raise RequestRejected(f"{source.name} cannot be asked who follows whom")
-        follows = await read_follow_list(source, parse_account_name(actor))
-        changes = await follow_accounts(
-            self.store, source, follows, settings=self.settings.polling, prune=prune, dry_run=dry_run
+            raise RequestRejected(f"{source.name} does not support follow lists")
+        actor = parse_account_name(actor)
+        changes = await sync_follow_list(
+            self.store, source, actor, settings=self.settings.polling, prune=prune, dry_run=dry_run
         )
         return ChangeReport(changes=tuple(changes), dry_run=dry_run)
 
     async def remove(
         self, names: Sequence[str], *, delete_items: bool = False, dry_run: bool = False
     ) -> ChangeReport:
-        """Stop polling accounts and remove them. Their items are kept unless `delete_items` is set."""
+        """Remove accounts. Keep their items unless `delete_items` is set."""
         changes: list[AccountChange] = []
         for account in await self._find_all(names):
             items = await self.store.count_items(account.account_id)
@@ -202,9 +188,9 @@ class Feeds:
         return ChangeReport(changes=tuple(changes), dry_run=dry_run)
 
     async def suspend(self, names: Sequence[str], *, reason: str = "", dry_run: bool = False) -> ChangeReport:
-        """Stop polling accounts until they are resumed. A new reason replaces that of an earlier time.
+        """Stop polling accounts until they are resumed. A new reason replaces an earlier one.
 
-        An account that a follow list has suspended stays so when it is followed again.
+        A follow list does not resume an account that was suspended in this way.
         """
         changes: list[AccountChange] = []
         for account in await self._find_all(names):
@@ -213,20 +199,19 @@ class Feeds:
                 changes.append(_change(account, None, f"already suspended: {account.reason}"))
                 continue
             edit = partial(transitions.suspended, reason=reason or "suspended manually")
-            await self._edit(account, edit, dry_run=dry_run)
             note = f"the reason was: {account.reason}" if is_suspended else ""
-            changes.append(_change(account, "suspended", note))
+            changes.append(await self._edit(account, edit, "suspended", note, dry_run=dry_run))
         return ChangeReport(changes=tuple(changes), dry_run=dry_run)
 
     async def resume(self, names: Sequence[str], *, dry_run: bool = False) -> ChangeReport:
-        """Poll accounts again, starting now."""
+        """Resume accounts, and make them due now."""
         edit = partial(transitions.resumed, now=self.store.clock())
         return await self._edit_all(names, edit, "resumed", dry_run=dry_run)
 
     async def reset(self, names: Sequence[str], *, dry_run: bool = False) -> ChangeReport:
-        """Forget how far accounts were read: the next poll starts from the initial look-back.
+        """Forget how far accounts have been read: the next poll starts at the initial look-back.
 
-        Stored items are kept and not duplicated.
+        Stored items are kept, and they are not stored twice.
         """
         edit = partial(transitions.reset, now=self.store.clock())
         return await self._edit_all(names, edit, "reset", dry_run=dry_run)
@@ -235,33 +220,35 @@ class Feeds:
         self, names: Sequence[str], edit: AccountEdit, action: str, *, dry_run: bool
     ) -> ChangeReport:
         accounts = await self._find_all(names)
-        for account in accounts:
-            await self._edit(account, edit, dry_run=dry_run)
-        changes = tuple(_change(account, action) for account in accounts)
-        return ChangeReport(changes=changes, dry_run=dry_run)
+        changes = [await self._edit(account, edit, action, dry_run=dry_run) for account in accounts]
+        return ChangeReport(changes=tuple(changes), dry_run=dry_run)
 
-    async def _edit(self, account: Account, edit: AccountEdit, *, dry_run: bool) -> None:
+    async def _edit(
+        self, account: Account, edit: AccountEdit, action: str, note: str = "", *, dry_run: bool
+    ) -> AccountChange:
         if not dry_run:
             await self.store.update(account.account_id, edit)
+        return _change(account, action, note)
 
-    async def _find(self, name: str) -> StoredAccount:
-        return await self.store.find(parse_account_name(name))
+    async def _find(self, name: str) -> Account:
+        return (await self.store.find(parse_account_name(name))).account
 
     async def _find_all(self, names: Sequence[str]) -> list[Account]:
-        """Return these accounts before any of them is changed. Raise UnknownAccount if one is missing."""
-        return [(await self._find(name)).account for name in names]
+        """Return these accounts. Raise UnknownAccount if one is missing."""
+        return [await self._find(name) for name in names]
 
     # Polling
 
     async def poll(self, name: str) -> PollSucceeded | PollSkipped | PollFailed:
-        """Poll one account now, even if it is suspended. Raise PollInProgress if another poller has it."""
-        return await (await self._poller()).poll(await self._find(name))
+        """Poll an account now, even if it is suspended. Raise PollInProgress if another poller polls it."""
+        poller = await self._poller()
+        return await poller.poll(await self.store.find(parse_account_name(name)))
 
     async def run(self, *, on_outcome: OnOutcome | None = None, on_alarm: OnAlarm = log_alarm) -> None:
         """Poll each account at its own interval, until cancelled.
 
-        Several processes can share one storage. Profiles, follow lists, alarms and summaries of links are
-        kept up to date, and items that are older than the retention are removed.
+        Several processes can share one storage. This also refreshes profiles, follow lists, alarms and link
+        summaries, and removes items that are older than the retention.
         """
         poller = await self._poller(on_outcome, on_alarm)
         await poller.run()
@@ -269,7 +256,7 @@ class Feeds:
     async def run_once(self, *, on_outcome: OnOutcome | None = None) -> CycleStats:
         """Poll every account once, due or not, and remove items that are older than the retention.
 
-        Profiles are read first: the polls that follow should find the posts that these count.
+        Profiles are read first, so that the polls can find the posts that the profiles count.
         """
         poller = await self._poller(on_outcome)
         try:
@@ -287,67 +274,44 @@ class Feeds:
     ) -> BackfillReport:
         """Read an account back to a time and store missing items.
 
-        Without `wait` the next polls do that.
+        Without `wait`, return at once and leave the work to the next polls.
         """
-        account, start = (await self._find(name)).account, self._time(since)
+        account, start = await self._find(name), self._time(since)
         report = BackfillReport(
             account=account.account_id, handle=account.handle, since=start, dry_run=dry_run
         )
         if dry_run:
             return report
-        edit = partial(gaps.add_backfill_gap, since=start, now=self.store.clock())
+        edit = partial(watermark.add_backfill_gap, since=start, now=self.store.clock())
         await self.store.update(account.account_id, edit)
-        return await self._poll_until_complete(report) if wait else report
-
-    async def _poll_until_complete(self, report: BackfillReport) -> BackfillReport:
-        poller = await self._poller()
-        while not report.is_done:
-            stored = await self.store.get(report.account)
-            try:
-                outcome = await poller.poll(stored)
-            except PollInProgress as error:
-                return replace(report, reason=str(error))
-            if not isinstance(outcome, PollSucceeded):
-                return replace(report, reason=str(outcome.error))
-            report = report.plus(outcome)
-            if outcome.account.gaps == stored.account.gaps:
-                return replace(report, reason="no progress: max_pages_per_user is too small")
-        return report
+        return await (await self._poller()).poll_until_done(report) if wait else report
 
     async def audit(
         self, name: str | None = None, *, history: bool = False, remove: bool = False, dry_run: bool = False
     ) -> AsyncGenerator[AccountAudit]:
-        """Compare the stored items of an account, or of all, with the records at the source.
+        """Compare the stored items of one account or of all accounts with the records at the source.
 
-        Missing items are stored; with `history` also those from before the first poll. `remove` removes items
-        that were deleted at the source. An account that cannot be read does not end the audit of the others.
+        Store missing items, with `history` also those from before the first poll. With `remove`, remove items
+        that were deleted at the source. If an account cannot be read, continue with the others.
         """
         source = await self.source()
         if not isinstance(source, AuditSource):
             raise RequestRejected(f"{source.name} does not list the records of an account")
         since = self.settings.polling.oldest_kept(self.store.clock())
-        accounts = await self._all_accounts() if name is None else await self._find_all([name])
-        for account in accounts:
+        audit = partial(
+            audit_account, self.store, source, history=history, remove=remove, since=since, dry_run=dry_run
+        )
+        for account in await self._all_accounts() if name is None else await self._find_all([name]):
             report = AccountAudit(account=account.account_id, handle=account.handle)
             try:
-                found = await audit_account(
-                    self.store,
-                    source,
-                    account.account_id,
-                    history=history,
-                    remove=remove,
-                    since=since,
-                    dry_run=dry_run,
-                )
+                report = replace(report, audit=await audit(account.account_id))
             except AuthenticationFailed:
                 raise
             except FeedError as error:
-                is_known = account.status is AccountStatus.UNAVAILABLE and isinstance(
-                    error, AccountUnavailable
-                )
-                yield replace(report, reason=str(error), is_failure=not is_known)
-            else:
-                yield replace(report, audit=found)
+                is_unavailable = isinstance(error, AccountUnavailable)
+                is_known = is_unavailable and account.status is AccountStatus.UNAVAILABLE
+                report = replace(report, reason=str(error), is_failure=not is_known)
+            yield report
 
     async def _poller(self, on_outcome: OnOutcome | None = None, on_alarm: OnAlarm = log_alarm) -> Poller:
         return Poller(
@@ -363,20 +327,20 @@ class Feeds:
     # Accounts
 
     async def status(self) -> FeedStatus:
-        """Return the health of all accounts, with the alarms."""
+        """Return the state of all accounts: counts, failing accounts and alarms."""
         accounts, now = await self._all_accounts(), self.store.clock()
         summary = summarize(accounts, now=now)
         return FeedStatus(
             summary=summary,
             watermark_share=summary.watermark_share,
             items=await self.store.count_items(),
-            failing=tuple(_failing(account) for account in accounts if _is_failing(account)),
+            failing=tuple(FailingAccount.from_account(each) for each in accounts if each.has_failures),
             now=now,
         )
 
     async def account(self, name: str) -> AccountDetail:
-        """Return everything that is known about one account."""
-        account, now = (await self._find(name)).account, self.store.clock()
+        """Return the complete state of an account."""
+        account, now = await self._find(name), self.store.clock()
         items = await self.store.count_items(account.account_id)
         return AccountDetail(account=account, items=items, is_leased=account.is_leased(now), now=now)
 
@@ -389,45 +353,39 @@ class Feeds:
     ) -> list[AccountSummary]:
         """Return accounts, starting with the least recently polled.
 
-        `polled_before` leaves out those that were polled since then.
+        With `polled_before`, leave out accounts that were polled at that time or later.
         """
-        before = None if polled_before is None else self._time(polled_before)
-
-        def matches(account: Account) -> bool:
-            if without_watermark and account.watermark is not None:
-                return False
-            return before is None or (account.last_polled_at or 0) < before
-
-        found = [account for account in await self._all_accounts(status) if matches(account)]
+        found = await self._all_accounts(status)
+        if without_watermark:
+            found = [account for account in found if account.watermark is None]
+        if polled_before is not None:
+            before = self._time(polled_before)
+            found = [account for account in found if (account.last_polled_at or 0) < before]
         found.sort(key=lambda account: (account.last_polled_at or 0, account.handle))
         return [AccountSummary.from_account(account) for account in found]
 
     async def account_page(self, after: str | None = None, *, limit: int) -> AccountPage:
-        """Return accounts in the order in which they were added, after the one with this id."""
+        """Return a page of accounts in the order in which they were added, starting after this id."""
         before = None if after is None else await self.store.get(after)
         found, has_more = await self.store.account_page(before, limit)
         accounts = tuple(stored.account for stored in found)
         return AccountPage(accounts=accounts, next_account=accounts[-1].account_id if has_more else None)
 
     async def pollable_accounts(self) -> list[AccountSummary]:
-        """Return the accounts that `run_once` would poll: active ones, and those whose probe is due."""
-        return await self._select(lambda account, now: account.is_pollable(now))
+        """Return the accounts that `run_once` would poll."""
+        now = self.store.clock()
+        accounts = await self._all_accounts()
+        return [AccountSummary.from_account(each) for each in accounts if each.is_pollable(now)]
 
     async def due_accounts(self) -> list[AccountSummary]:
         """Return the accounts that `run` would poll now."""
-        return await self._select(
-            lambda account, now: (
-                account.is_pollable(now) and account.next_poll_at <= now and not account.is_leased(now)
-            )
-        )
-
-    async def _select(self, is_wanted: Callable[[Account, Micros], bool]) -> list[AccountSummary]:
         now = self.store.clock()
-        accounts = await self._all_accounts()
-        return [AccountSummary.from_account(account) for account in accounts if is_wanted(account, now)]
+        accounts = [each for each in await self._all_accounts() if each.is_pollable(now)]
+        due = [each for each in accounts if each.next_poll_at <= now and not each.is_leased(now)]
+        return [AccountSummary.from_account(each) for each in due]
 
     async def schedule(self) -> Schedule:
-        """Return how many accounts are polled, and when the next poll is due, without reading them."""
+        """Return the number of polled accounts and the time of the next poll, without reading accounts."""
         storage, now = self.store.storage, self.store.clock()
         counts = await storage.counts(ACCOUNTS, now=now)
         first = await storage.due(POLLS, until=now + MAX_WAIT, limit=1, now=now)
@@ -454,53 +412,38 @@ class Feeds:
         max_scanned: int | None = None,
         keep_ties: bool = False,
     ) -> ItemPage:
-        """Return items of all accounts or of one, newest first.
+        """Return a page of items of all accounts or of one, newest first.
 
-        A page continues `after` the position of another one, or `before` a time; with `keep_ties` a page ends
-        between two times, so that `before` does not skip any. `max_scanned` bounds how many items are read
-        for a page that leaves most of them out.
+        The page starts `after` a position or `before` a time. With `keep_ties`, items that have the same time
+        are on the same page, so that the next page can start `before` that time. `max_scanned` limits how
+        many items are read if the filters leave most of them out.
         """
         account_id = None if name is None else await self._account_id(name)
-        start = self._time(since)
         if before is not None:
             after = older_than(self._time(before), account_id)
-        found: list[tuple[str, Item]] = []
-        scanned, position, last_time = 0, after, -1
-        records = self.store.item_records(account_id, after=after, kind=kind)
-        async with aclosing(records):
-            async for record in records:
-                if record.order < start:
-                    break
-                is_full = len(found) >= limit and not (keep_ties and record.order == last_time)
-                if is_full or scanned == max_scanned:
-                    return ItemPage(items=await self._with_handles(found), next_position=position)
-                scanned, position = scanned + 1, record.position
-                item = self.store.parse_item(record)
-                if item is not None and (item.links or not with_links):
-                    found.append((record.partition, item))
-                    last_time = record.order
-        return ItemPage(items=await self._with_handles(found), next_position=None)
+        found, next_position = await self.store.item_page(
+            account_id,
+            since=self._time(since),
+            after=after,
+            kind=kind,
+            with_links=with_links,
+            limit=limit,
+            max_scanned=max_scanned,
+            keep_ties=keep_ties,
+        )
+        handles = await self.store.handles(account_id for account_id, _ in found)
+        items = tuple(FeedItem.from_item(item, account_id, handles) for account_id, item in found)
+        return ItemPage(items=items, next_position=next_position)
 
     async def _account_id(self, name: str) -> str:
-        """Return the id of an account. Items of a removed account are found by its DID."""
+        """Return the id of an account, or the DID of a removed account whose items are still stored."""
         name = parse_account_name(name)
         try:
-            return (await self.store.find(name)).account.account_id
+            return (await self._find(name)).account_id
         except UnknownAccount:
             if name.startswith("did:") and await self.store.count_items(name):
                 return name
             raise
-
-    async def _with_handles(self, found: Sequence[tuple[str, Item]]) -> tuple[FeedItem, ...]:
-        handles = await self.store.handles(account_id for account_id, _ in found)
-        return tuple(
-            FeedItem(
-                account=account_id,
-                account_handle=handles.get(account_id, account_id),
-                item=replace(item, links=tuple(_with_shared_url(link) for link in item.links)),
-            )
-            for account_id, item in found
-        )
 
     async def links(
         self,
@@ -512,13 +455,13 @@ class Feeds:
     ) -> LinkRanking:
         """Return the links that the most accounts shared since a time.
 
-        `max_items` bounds how many items are read for hours that are not summarized yet, and `max_handles`
-        how many accounts are named for each link.
+        `max_items` limits how many items are read for hours that are not summarized yet, and `max_handles`
+        limits how many accounts are named for each link.
         """
         ranking = await self._links.ranking(self._time(since), limit=limit, max_items=max_items)
         named = {each for link in ranking.links for each in link.sharers[:max_handles]}
         handles = await self.store.handles(sorted(named))
-        links = tuple(_ranked(link, handles, max_handles) for link in ranking.links)
+        links = tuple(RankedLink.from_link(link, handles, max_handles) for link in ranking.links)
         return LinkRanking(links=links, missing_hours=ranking.missing_hours)
 
     def _time(self, time: Time) -> Micros:
@@ -531,7 +474,7 @@ class Feeds:
 async def open_source(
     settings: FeedSettings, limiter: RateLimiter | None = None
 ) -> AsyncGenerator[BlueskySource]:
-    """Connect to Bluesky as the settings describe it. Raise InvalidSettings if that is not possible."""
+    """Open Bluesky with these settings. Raise InvalidSettings if they are invalid or a package is missing."""
     try:
         from .bluesky import open_bluesky  # noqa: PLC0415 (the extra may be missing)
     except ModuleNotFoundError as error:
@@ -541,58 +484,5 @@ async def open_source(
         yield source
 
 
-def parse_account_name(text: str) -> str:
-    """Return the handle or DID that a text names. Raise InvalidActor if there is none."""
-    name = _normalize(text)
-    if not _NAME.fullmatch(name):
-        raise InvalidActor(f"invalid account {text!r}; use a handle such as alice.bsky.social, or a DID")
-    return name
-
-
-def _normalize(text: str) -> str:
-    """Return a name without an @ in front and without the URL of a profile around it."""
-    profile = _PROFILE_URL.fullmatch(text.strip())
-    return (profile[1] if profile else text.strip()).removeprefix("@")
-
-
 def _change(account: Account, action: str | None, note: str = "") -> AccountChange:
     return AccountChange(account=account.account_id, handle=account.handle, action=action, note=note)
-
-
-def _hidden(account: Account) -> AccountChange:
-    """Describe an account that is stored and that the source does not show at the moment."""
-    return _change(account, None, f"already added, {account.status}: {account.reason}")
-
-
-def _is_failing(account: Account) -> bool:
-    return account.consecutive_failures > 0 and account.status is not AccountStatus.SUSPENDED
-
-
-def _failing(account: Account) -> FailingAccount:
-    return FailingAccount(
-        account=account.account_id,
-        handle=account.handle,
-        status=account.status,
-        consecutive_failures=account.consecutive_failures,
-        reason=account.reason,
-        next_poll_at=account.next_poll_at,
-    )
-
-
-def _with_shared_url(link: Link) -> Link:
-    return link if link.shared_url else replace(link, shared_url=link.url)
-
-
-def _ranked(link: SharedLink, handles: dict[str, str], max_handles: int | None) -> RankedLink:
-    return RankedLink(
-        url=link.url,
-        shared_url=link.shared_url,
-        title=link.title,
-        sharers=len(link.sharers),
-        handles=tuple(handles.get(each, each) for each in link.sharers[:max_handles]),
-        share_count=link.share_count,
-        first_at=link.first_at,
-        last_at=link.last_at,
-        today=link.today,
-        day_before=link.day_before,
-    )

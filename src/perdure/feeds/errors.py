@@ -2,24 +2,24 @@
 
     PerdureError
     └── FeedError
-        ├── InvalidSettings          a settings file has an invalid value
+        ├── InvalidSettings          a setting has an invalid value
         ├── UnknownAccount           no such account is stored
         ├── PollInProgress           another poller is polling the account (retryable)
-        ├── EditConflict             concurrent changes kept winning (retryable)
+        ├── EditConflict             other processes kept changing the account (retryable)
         ├── AmbiguousHandle          several stored accounts have this handle
         ├── AccountLeaseLost         another poller took the account over; the write was dropped
         ├── CorruptFeedRecord        a stored account, item or link summary is damaged
         └── SourceError              a source returned an error
-            ├── SourceUnavailable      it cannot be reached, or its response is invalid (retryable)
-            │   └── SourceServerError  it reports an internal error
-            ├── RateLimited            too many requests (retryable, at `retry_at`)
-            ├── AccountUnavailable     unknown, deactivated, taken down or renamed; may come back
-            │   └── AccountBlocked     the account blocks the reader, or the reader the account
-            ├── InvalidActor           not a valid handle or id
+            ├── SourceUnavailable      the source cannot be reached, or its response is invalid (retryable)
+            │   └── SourceServerError  the source reports an internal error
+            ├── RateLimited            the source received too many requests (retryable, at `retry_at`)
+            ├── AccountUnavailable     the account is unknown, deactivated, taken down or renamed
+            │   └── AccountBlocked     the account blocks the logged-in user, or the user blocks it
+            ├── InvalidActor           a handle or id is not valid
             ├── EmptyFollowList        pruning by an empty follow list would suspend all its accounts
             ├── CursorRejected         the source does not accept a cursor that it returned earlier
             ├── AuthenticationFailed   credentials are missing or wrong; no request can succeed
-            └── RequestRejected        any other error response
+            └── RequestRejected        the source rejected a request for any other reason
 
 Errors of the storage (`perdure.storage.errors`) are raised unchanged.
 """
@@ -54,7 +54,7 @@ class UnknownAccount(FeedError):
 
 
 class PollInProgress(FeedError):
-    """Raised when another poller has the lease of the account."""
+    """Raised when another poller has the lease on the account."""
 
     retryable = True
 
@@ -63,11 +63,11 @@ class PollInProgress(FeedError):
         self.name = name
         self.poller = poller
         self.retry_at = retry_at
-        """When the other poller's lease expires unless it is renewed. None if that is not known."""
+        """When the other poller's lease expires unless it is renewed. None if the time is not known."""
 
 
 class EditConflict(FeedError):
-    """Raised when concurrent changes of an account kept winning."""
+    """Raised when an account could not be changed because other processes kept changing it."""
 
     retryable = True
 
@@ -77,7 +77,7 @@ class EditConflict(FeedError):
 
 
 class AmbiguousHandle(FeedError):
-    """Raised when several accounts had this handle when their profiles were last read."""
+    """Raised when several accounts have this handle in their most recently read profiles."""
 
     def __init__(self, handle: str, account_ids: Sequence[str]) -> None:
         super().__init__(f"handle {handle} matches several accounts; use a DID: {', '.join(account_ids)}")
@@ -86,9 +86,9 @@ class AmbiguousHandle(FeedError):
 
 
 class AccountLeaseLost(FeedError):
-    """Raised when another poller took the account over, or it was removed.
+    """Raised when a poller writes to an account after another poller took it over or it was removed.
 
-    Items that were stored before stay; nothing else was written.
+    Items that were stored earlier are kept. Nothing else is written.
     """
 
 
@@ -102,7 +102,7 @@ class CorruptFeedRecord(FeedError):
 
 
 class SourceError(FeedError):
-    """The base class of errors that a source returns."""
+    """The base class of errors that a source raises."""
 
 
 class SourceUnavailable(SourceError):
@@ -113,13 +113,13 @@ class SourceUnavailable(SourceError):
     def __init__(self, reason: str, *, retry_at: Micros | None = None) -> None:
         super().__init__(reason)
         self.retry_at = retry_at
-        """When to send the next request. None if the source does not say."""
+        """When to send the next request. None if the source gives no time."""
 
 
 class SourceServerError(SourceUnavailable):
     """Raised when the source reports an internal error.
 
-    Some sources report one each time for a cursor that they do not know.
+    Some sources report one whenever they receive an unknown cursor.
     """
 
 
@@ -134,19 +134,19 @@ class RateLimited(SourceError):
 
 
 class AccountUnavailable(SourceError):
-    """Raised when the source does not show an account, now or for good."""
+    """Raised when the source does not show an account, temporarily or permanently."""
 
 
 class AccountBlocked(AccountUnavailable):
-    """Raised when the account blocks the reader, or the reader blocks the account."""
+    """Raised when the account blocks the logged-in user, or the user blocks the account."""
 
 
 class InvalidActor(SourceError):
-    """Raised when no account can have this handle or id, because it is not valid."""
+    """Raised when a handle or id is not valid, so that no account can have it."""
 
 
 class EmptyFollowList(SourceError):
-    """Raised when pruning by an empty follow list would suspend every account that it added."""
+    """Raised when pruning by an empty follow list would suspend every account that the list added."""
 
     def __init__(self, actor: str) -> None:
         super().__init__(f"{actor} follows no account; pruning would suspend all that its list added")
@@ -157,7 +157,7 @@ class CursorRejected(SourceError):
 
 
 class AuthenticationFailed(SourceError):
-    """Raised when credentials are missing or wrong. It stops all polls, since no request can succeed."""
+    """Raised when credentials are missing or wrong. This stops all polls, since no request can succeed."""
 
 
 class RequestRejected(SourceError):

@@ -1,6 +1,6 @@
 """An item of a feed: a post or a repost, with its links. Its record is written once and never changes.
 
-Nothing in it depends on when or how often it was read, so reading it again produces the same bytes.
+The content of an item does not depend on when or how often the item is read from the source.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from ..storage import Address, Record, Space
+from ..storage import Record, Space
 from ..storage.body_format import FORMAT_FIELD, BodyFormat
 from ..storage.clock import Timestamp
 from ..storage.errors import StorageCorrupt
@@ -22,31 +22,31 @@ ItemKind: TypeAlias = Literal["post", "reply", "quote", "repost"]
 LinkVia: TypeAlias = Literal["card", "quote", "facet", "text"]
 
 MAX_ITEM_BYTES = 64 * 1024
-"""Maximum size of an item's body. A commit must have room for several. A post has up to 300 characters."""
+"""Maximum size of an item's body. Several items must fit into one commit. A post has up to 300 characters."""
 
 
 class Link(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A link in an item."""
 
     url: str
-    """The normal form, which identifies the page: it is the same for all links to that page."""
+    """The normal form of the URL, which is the same for all links to a page."""
     via: LinkVia
-    """How it was shared: as a card, in a quoted post, as a marked link in the text, or as plain text."""
+    """How the link was shared: as a card, in a quoted post, as a marked link, or as plain text."""
     title: str = ""
     shared_url: str = ""
-    """The URL as it was shared. It is empty if that is the normal form, except in what `Feeds` returns."""
+    """The URL as it was shared. It is stored as an empty string if it equals `url`."""
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=FORMAT_FIELD, tag=2):
     """A post, reply, quote or repost in the feed of an account."""
 
     uri: str
-    """Its id. A repost has a URI of its own."""
+    """The id of the item. A repost has a URI of its own."""
     time: Timestamp
-    """Its position in the feed."""
+    """The time of the item, by which its feed is sorted."""
     kind: ItemKind
     post_uri: str
-    """The post itself, or the post that it reposts."""
+    """The URI of the post itself, or of the reposted post."""
     author_id: str
     """The id of the account that wrote the post."""
     author_handle: str = ""
@@ -67,12 +67,8 @@ def item_record(item: Item, account_id: str) -> Record:
     )
 
 
-def item_address(item: Item, account_id: str) -> Address:
-    return Address(ITEMS, account_id, item.uri)
-
-
 def parse_item(record: Record) -> Item:
-    """Decode a record. Raise NewerFormat or CorruptFeedRecord."""
+    """Decode a record. Raise NewerFormat or CorruptFeedRecord if that is not possible."""
     try:
         return _format.decode(record.key, record.body)
     except StorageCorrupt as error:
@@ -80,12 +76,12 @@ def parse_item(record: Record) -> Item:
 
 
 def is_valid_uri(uri: str) -> bool:
-    """Whether a URI fits into the key of a record."""
+    """Return whether a URI can be the key of a record."""
     return 0 < len(uri.encode("utf-8", "replace")) <= MAX_KEY_BYTES and "\0" not in uri
 
 
 def is_storable(item: Item) -> bool:
-    """Whether an item fits into a record."""
+    """Return whether an item can be stored in a record."""
     if not is_valid_uri(item.uri):
         return False
     try:

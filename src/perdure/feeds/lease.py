@@ -1,8 +1,8 @@
-"""The lease of an account: one poller at a time polls it, and a poller without it writes nothing.
+"""The lease on an account: only the poller that has it polls the account and writes its state.
 
-The lease is stored in the record of the account, and expires unless it is renewed. Every write expects the
-record as it was last read. If an operator or a new profile has changed it meanwhile, the change is applied to
-the new record, as long as the lease is still valid.
+The lease is stored in the record of the account, and expires unless it is renewed. A write succeeds only if
+the record has not changed since it was read. If an operator or a new profile has changed it, the poller
+applies its change to the new record, as long as its lease is still valid.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .store import AccountEdit, FeedStore
 log = logging.getLogger("perdure.feeds")
 
 LEASE_DURATION: Micros = MINUTE
-"""How long a lease is valid after each write. The account of a poller that died is free after this time."""
+"""How long a lease is valid after each write. When a poller dies, its accounts are free after this time."""
 
 
 class AccountLease:
@@ -44,23 +44,21 @@ class AccountLease:
         return self._stored.account
 
     async def update(self, edit: AccountEdit, also: Sequence[Change] = ()) -> Account:
-        """Change the account and other records of its partition, and renew the lease unless the edit ends it.
+        """Change the account, write the changes in `also`, and renew the lease unless the edit removes it.
 
-        Raise AccountLeaseLost if the lease is not valid.
+        Raise AccountLeaseLost if this poller does not have the lease.
         """
         async with self._writing:
             while self.is_valid:
-                account = self._renewed(edit(self._stored.account))
+                account = edit(self._stored.account)
+                if account.lease is not None:
+                    lease = Lease(self._poller, self._store.clock() + self._duration)
+                    account = transitions.leased(account, lease)
                 if (written := await self._store.replace(self._stored, account, also)) is not None:
                     self._stored = written
                     return account
                 await self._reload()
         raise AccountLeaseLost(f"the lease on {self.account.handle} was lost to another poller")
-
-    def _renewed(self, account: Account) -> Account:
-        if account.lease is None:
-            return account
-        return transitions.leased(account, Lease(self._poller, self._store.clock() + self._duration))
 
     async def _reload(self) -> None:
         """Read the account again after a concurrent change."""
@@ -77,7 +75,7 @@ class AccountLease:
         return lease is not None and lease.poller == self._poller
 
     async def renew_until_lost(self) -> None:
-        """Renew the lease at a third of its duration. The next update after it is lost raises."""
+        """Renew the lease whenever a third of its duration has passed. Return if the lease was lost."""
         while True:
             await anyio.sleep(self._duration / 3e6)
             try:
@@ -92,7 +90,7 @@ class AccountLease:
 async def acquire_lease(
     store: FeedStore, stored: StoredAccount, poller: str, *, duration: Micros = LEASE_DURATION
 ) -> AsyncGenerator[AccountLease]:
-    """Lease an account, and release it at the end. Raise PollInProgress if another poller has it."""
+    """Lease an account, and release it at the end. Raise PollInProgress if another poller has the lease."""
     lease = await _acquire_shielded(_acquire(store, stored, f"{poller}#{next(_numbers)}", duration))
     renewals = asyncio.create_task(lease.renew_until_lost())
     try:
@@ -104,7 +102,7 @@ async def acquire_lease(
 
 
 async def _acquire_shielded(acquiring: Coroutine[None, None, AccountLease]) -> AccountLease:
-    """Acquire a lease. If this is cancelled while the lease is written, release it afterwards."""
+    """Acquire a lease. If the caller is cancelled while the lease is being written, release it afterwards."""
     task = asyncio.create_task(acquiring)
     try:
         return await asyncio.shield(task)
@@ -119,9 +117,9 @@ async def _release_late(acquiring: asyncio.Task[AccountLease]) -> None:
 
 
 async def _finish_shielded(work: Coroutine[None, None, None]) -> None:
-    """Finish the work even if this is cancelled meanwhile, and then raise the cancellation.
+    """Finish the work even if the caller is cancelled, and then raise the cancellation.
 
-    The shield of anyio protects from its own scopes alone: `Task.cancel` of asyncio passes through it.
+    A shield of anyio protects only against cancel scopes of anyio, not against `asyncio.Task.cancel`.
     """
     task = asyncio.create_task(work)
     cancelled: asyncio.CancelledError | None = None
@@ -147,11 +145,11 @@ async def _acquire(store: FeedStore, stored: StoredAccount, poller: str, duratio
     found = await store.get(stored.account.account_id)
     if _poll_counters(found.account) != _poll_counters(stored.account):
         raise PollInProgress(stored.account.handle, "another poller")
-    return await _acquire(store, found, poller, duration)  # it was edited, and not polled
+    return await _acquire(store, found, poller, duration)  # the account was edited but not polled
 
 
 def _poll_counters(account: Account) -> tuple[int, int]:
-    """Return the counters that show whether the account has been polled."""
+    """Return counters that change when the account is polled."""
     return account.poll_count, account.consecutive_failures
 
 
@@ -163,4 +161,4 @@ async def _release(lease: AccountLease) -> None:
 
 
 _numbers = count(1)
-"""Numbers that distinguish the leases of one process."""
+"""Numbers that distinguish the leases of this process."""

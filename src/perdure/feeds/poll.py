@@ -1,7 +1,7 @@
-"""One poll of one account: read the newest page, then the gaps below it. `gaps` has the rules.
+"""One poll of one account: read the newest page, then the gaps below it. `watermark` contains the rules.
 
-No commit is open while a page is fetched, and items are written before the state that includes them. So a
-poll can end at any moment, and the next one finds what is left to do.
+No commit is open while a page is fetched, and items are written before the state that says they were read.
+So a poll can be interrupted at any moment, and the next poll continues.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from functools import partial
 from typing import TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from ..storage import InsertIfAbsent, Micros
-from . import gaps, transitions
-from .account import Account, Gap, StoredAccount
+from . import transitions, watermark
+from .account import Account, Gap
 from .errors import (
     AccountUnavailable,
     AuthenticationFailed,
@@ -26,12 +27,12 @@ from .errors import (
     SourceServerError,
     SourceUnavailable,
 )
-from .gaps import PageSummary
 from .item import Item, item_record
-from .lease import LEASE_DURATION, AccountLease, acquire_lease
+from .lease import AccountLease
 from .settings import PollSettings
 from .source import FeedPage, FeedSource
 from .store import AccountEdit, FeedStore
+from .watermark import PageSummary
 
 log = logging.getLogger("perdure.feeds")
 
@@ -46,12 +47,12 @@ class PollSucceeded(msgspec.Struct, frozen=True, kw_only=True):
     new_links: int
     pages: int
     resumed_pages: int = 0
-    """How many of the pages belong to gaps of earlier polls and of backfills."""
+    """Number of pages that belong to gaps of earlier polls and of backfills."""
     invalid_records: int = 0
 
     @property
     def is_high_volume(self) -> bool:
-        """Whether one page was not enough for what is new since the last poll."""
+        """Whether the new items since the last poll did not fit on one page."""
         return self.pages - self.resumed_pages > 1 and not self.was_initial
 
 
@@ -79,41 +80,14 @@ class PolledElsewhere(msgspec.Struct, frozen=True):
 PollOutcome: TypeAlias = PollSucceeded | PollSkipped | PollFailed | PolledElsewhere
 
 
-async def poll_account(
-    store: FeedStore,
-    source: FeedSource,
-    settings: PollSettings,
-    stored: StoredAccount,
-    *,
-    poller: str,
-    lease_duration: Micros = LEASE_DURATION,
-    is_scheduled: bool = False,
-) -> PollSucceeded | PollSkipped | PollFailed:
-    """Poll an account now. `is_scheduled` says whether it is due or in a cycle.
-
-    Raise PollInProgress if another poller has it, and AuthenticationFailed if the credentials are wrong:
-    that is not a failure of the account.
-    """
-    async with acquire_lease(store, stored, poller, duration=lease_duration) as lease:
-        try:
-            return await _Poll(store, source, settings, lease, is_scheduled=is_scheduled).run()
-        except AuthenticationFailed:
-            raise
-        except SourceError as error:
-            account = await lease.update(partial(transitions.poll_failed, error=error, now=store.clock()))
-            is_unavailable = isinstance(error, AccountUnavailable | InvalidActor)
-            return PollSkipped(account, error) if is_unavailable else PollFailed(account, error)
-
-
 class _StoredItems(msgspec.Struct, frozen=True):
-    """The items of a page that were new."""
+    """The new items of a page."""
 
     new: list[Item]
-    """All new items."""
     pending: list[Item]
-    """Those of them that are written in one commit with the state."""
+    """Those new items that are written in one commit with the account."""
     uncounted: int = 0
-    """How many of the new ones are posts that the last profile did not count."""
+    """Number of new items that are posts and that the last profile did not count."""
 
 
 _NO_ITEMS = _StoredItems([], [])
@@ -121,8 +95,8 @@ MAX_PENDING_ITEMS = 24
 """Maximum number of items in one commit with the account."""
 
 
-class _Poll:
-    """A running poll."""
+class Poll:
+    """One poll of an account that the poller has leased."""
 
     def __init__(
         self,
@@ -133,6 +107,7 @@ class _Poll:
         *,
         is_scheduled: bool,
     ) -> None:
+        """Prepare the poll. `is_scheduled` is False for a poll that a user requested."""
         self._store = store
         self._source = source
         self._settings = settings
@@ -143,13 +118,28 @@ class _Poll:
         self._resumed_cursors = {gap.cursor for gap in lease.account.gaps}
         self._resumed_gaps = {(gap.floor, gap.late_floor) for gap in lease.account.gaps}
         self._cursors_by_gap: defaultdict[tuple[Micros, Micros], set[str | None]] = defaultdict(set)
-        """The cursors that were used for each gap, to detect cursors that repeat."""
+        """The cursors that were used for each gap, to detect repeated cursors."""
         self._watermark = lease.account.watermark
         self._new_items = self._newer = self._new_links = self._pages = self._invalid_records = 0
         self._resumed_pages = 0
         self._made_progress = False
 
-    async def run(self) -> PollSucceeded:
+    async def run(self) -> PollSucceeded | PollSkipped | PollFailed:
+        """Read the pages and store their items.
+
+        Raise AuthenticationFailed if the credentials are wrong: that is not a failure of the account.
+        """
+        try:
+            return await self._read_pages()
+        except AuthenticationFailed:
+            raise
+        except SourceError as error:
+            edit = partial(transitions.poll_failed, error=error, now=self._store.clock())
+            account = await self._lease.update(edit)
+            is_unavailable = isinstance(error, AccountUnavailable | InvalidActor)
+            return PollSkipped(account, error) if is_unavailable else PollFailed(account, error)
+
+    async def _read_pages(self) -> PollSucceeded:
         await self._read_head()
         while self._lease.is_valid:
             await self._read_gap_page(self._next_gap())
@@ -177,15 +167,17 @@ class _Poll:
         await self._write(partial(self._apply_head, read=read, etag=page.etag), page, stored_items)
 
     def _apply_head(self, account: Account, *, read: PageSummary, etag: str | None) -> Account:
-        """Apply the newest page. Keep its ETag only if it reaches known items: otherwise new items may follow
-        an equal page.
+        """Apply the newest page.
+
+        Keep its ETag only if the page reaches known items. Otherwise there may be more new items below it.
         """
-        after = gaps.apply_head_page(account, read, now=self._store.clock(), settings=self._settings)
-        return msgspec.structs.replace(after, etag=etag if gaps.reaches_known_items(after, read) else None)
+        after = watermark.apply_head_page(account, read, now=self._store.clock(), settings=self._settings)
+        return replace(after, etag=etag if watermark.reaches_known_items(after, read) else None)
 
     def _next_gap(self) -> Gap:
-        """Return the newest gap, or for the last page of a poll the oldest: otherwise it would never be read
-        while newer gaps keep appearing.
+        """Return the newest gap, or the oldest gap for the last page of a poll.
+
+        Otherwise the oldest gap would never be read while newer gaps keep appearing.
         """
         gaps = self._lease.account.gaps
         return gaps[-1] if self._pages + 1 >= self._settings.max_pages_per_user else gaps[0]
@@ -202,21 +194,21 @@ class _Poll:
                 raise
             log.warning("%s: cursor rejected: %s", self._lease.account.handle, error)
             self._pages += 1
-            await self._write(lambda account: gaps.apply_cursor_rejection(account, gap))
+            await self._write(lambda account: watermark.apply_cursor_rejection(account, gap))
             return
         self._pages += 1
         if page is None:
             raise SourceUnavailable("unexpected 304 Not Modified")
         self._made_progress = self._made_progress or bool(page.items)
-        stored_items = await self._store_items(page, known=gaps.late_threshold(gap))
+        stored_items = await self._store_items(page, known=watermark.late_threshold(gap))
         read = _summarize_page(page, self._next_cursor(gap, page), stored_items)
         now = self._store.clock()
         await self._write(
-            lambda account: gaps.apply_gap_page(account, gap, read, now=now), page, stored_items
+            lambda account: watermark.apply_gap_page(account, gap, read, now=now), page, stored_items
         )
 
     def _next_cursor(self, gap: Gap, page: FeedPage) -> str | None:
-        """Return the cursor to continue with, or the current one to end the gap if that was used before."""
+        """Return the next cursor. If it was used before, return the current one, which ends the gap."""
         used = self._cursors_by_gap[gap.floor, gap.late_floor]
         if gap.cursor is None:
             used.clear()
@@ -224,10 +216,12 @@ class _Poll:
         return gap.cursor if page.cursor in used else page.cursor
 
     async def _store_items(self, page: FeedPage, *, known: Micros | None) -> _StoredItems:
-        """Store the items of a page. Those up to `known` are nearly always stored already, so read first.
+        """Store the items of a page.
 
-        Late items make reading continue. They are written in one commit with the state: otherwise, if the
-        process is killed between the two, the next poll takes them for known and stops too early.
+        Items up to the time `known` are usually stored already, so they are looked up first. The new ones
+        among them are late items, which make reading continue. They are written in one commit with the
+        account. If they were written earlier and the process was killed in between, the next poll would take
+        them for known items and stop too early.
         """
         oldest = self._settings.oldest_kept(self._store.clock())
         items = [item for item in page.items if item.time >= oldest]
@@ -249,12 +243,11 @@ class _Poll:
     async def _write(
         self, edit: AccountEdit, page: FeedPage | None = None, stored_items: _StoredItems = _NO_ITEMS
     ) -> None:
-        """Count the items of a page, write the state, and end the poll if no gap is left."""
+        """Count the items of a page, and write the account. End the poll if no gap is left."""
         new, invalid = len(stored_items.new), 0 if page is None else page.invalid_records
         self._new_items += new
-        self._newer += sum(
-            self._watermark is not None and item.time > self._watermark for item in stored_items.new
-        )
+        if self._watermark is not None:
+            self._newer += sum(item.time > self._watermark for item in stored_items.new)
         self._new_links += sum(len(item.links) for item in stored_items.new)
         self._invalid_records += invalid
 
@@ -265,7 +258,6 @@ class _Poll:
                 new=new,
                 counted=transitions.posts_before_profile(account, stored_items.new),
                 uncounted=stored_items.uncounted,
-                pages=1,
                 invalid=invalid,
                 now=now,
             )
@@ -278,7 +270,7 @@ class _Poll:
         )
 
     def _finish(self, account: Account, now: Micros) -> Account:
-        """Set the next interval from the time since the previous poll.
+        """End the poll, and adapt the interval to the time since the previous poll.
 
         The first poll does not show how often the account posts, nor which posts the profile counted.
         """

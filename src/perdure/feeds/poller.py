@@ -1,7 +1,8 @@
 """`Poller`: polls many accounts, each when it is due, several at the same time.
 
-Several pollers, in any number of processes, share the accounts of one storage: the one that has the lease of
-an account polls it. A failing account is reported and retried, and never ends a cycle; wrong credentials do.
+Several pollers, in any number of processes, can share the accounts of one storage: only the poller that has
+the lease on an account polls it. An account that fails is reported and retried, while the others continue.
+Wrong credentials stop the poller.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import logging
 import os
 import socket
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from secrets import token_hex
@@ -19,14 +20,16 @@ from typing import TypeAlias
 
 import anyio
 import msgspec
+from msgspec.structs import replace
 
 from ..storage import Micros
 from ..storage.batcher import batched
 from ..storage.clock import MINUTE
 from ..storage.errors import NewerFormat, StorageError
 from ..storage.limits import MAX_PAGE_RECORDS
-from . import poll, transitions
+from . import transitions
 from .account import Account, AccountStatus, StoredAccount
+from .alarms import AlarmWatch, OnAlarm, find_alarms, log_alarm
 from .errors import (
     AccountLeaseLost,
     AuthenticationFailed,
@@ -37,33 +40,35 @@ from .errors import (
     RequestRejected,
     UnknownAccount,
 )
-from .follows import follow_accounts, read_follow_list
-from .health import AlarmWatch, OnAlarm, find_alarms, log_alarm
-from .lease import LEASE_DURATION
-from .link_index import LinkIndex
-from .poll import PolledElsewhere, PollFailed, PollOutcome, PollSkipped, PollSucceeded
+from .follow_list import sync_follow_list
+from .lease import LEASE_DURATION, acquire_lease
+from .link_ranking import LinkIndex
+from .poll import Poll, PolledElsewhere, PollFailed, PollOutcome, PollSkipped, PollSucceeded
+from .reports import BackfillReport
 from .settings import FollowLists, PollSettings
 from .source import FeedSource, FollowSource, HintSource, Profile
-from .store import AccountEdit, FeedStore
+from .store import FeedStore
 
 log = logging.getLogger("perdure.feeds")
 
 POLLS_PER_CONNECTION = 2
-"""How many polls run for each connection, so that no connection waits for the storage."""
+"""Number of concurrent polls per connection, so that no connection is idle while a poll uses the storage."""
 DUE_CHECK_SECONDS = 2.0
-"""How often due accounts are read, if there were none."""
+"""The time between two checks for due accounts, if the last check found none."""
 PROFILES_PER_REQUEST = 25
 PROFILE_INTERVAL: Micros = 55 * MINUTE
 HINT_INTERVAL: Micros = MINUTE
 ALARM_INTERVAL: Micros = MINUTE
 ALARM_COST_FACTOR = 30.0
-"""Checking alarms reads every account. The pause is at least 30 times as long as that took."""
+"""The pause after a check of the alarms, as a multiple of its duration: a check reads every account."""
 REMOVAL_INTERVAL: Micros = 10 * MINUTE
 ITEMS_PER_REMOVAL = 1000
 LINK_SUMMARY_INTERVAL: Micros = 5 * MINUTE
 MAX_LINK_ITEMS = 20_000
-"""Maximum number of items that are read for link summaries at a time: about half a second of work."""
+"""Maximum number of items that one refresh of the link summaries reads: about half a second of work."""
 
+_SKIPPED_ACCOUNTS = (UnknownAccount, CorruptFeedRecord, NewerFormat)
+"""Errors about accounts that were removed, or whose records cannot be decoded."""
 
 OnOutcome: TypeAlias = Callable[[PollOutcome], None]
 
@@ -73,13 +78,13 @@ class CycleStats(msgspec.Struct, kw_only=True):
 
     polled: int = 0
     initial: int = 0
-    """How many accounts were polled for the first time."""
+    """Number of accounts that were polled for the first time."""
     skipped: int = 0
     failed: int = 0
     elsewhere: int = 0
-    """How many accounts another poller was polling."""
+    """Number of accounts that another poller was polling."""
     with_new_items: int = 0
-    """How many accounts had new items."""
+    """Number of accounts that had new items."""
     new_items: int = 0
     new_links: int = 0
     pages: int = 0
@@ -104,7 +109,7 @@ class CycleStats(msgspec.Struct, kw_only=True):
 
 
 class Poller:
-    """Polls the accounts of a store from a source."""
+    """Polls the accounts of a store."""
 
     def __init__(
         self,
@@ -118,9 +123,10 @@ class Poller:
         name: str | None = None,
         lease_duration: Micros = LEASE_DURATION,
     ) -> None:
-        """`on_alarm` is called when an alarm is raised, repeated or cleared while the poller runs.
-        `follow_lists` are synchronized while it runs. The account of a poller that died is free after
-        `lease_duration`.
+        """Create a poller.
+
+        While it runs, it calls `on_alarm` when an alarm is raised, repeated or cleared, and synchronizes the
+        `follow_lists`. If it dies, its accounts are free after `lease_duration`.
         """
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{token_hex(3)}"
         self._store = store
@@ -132,36 +138,40 @@ class Poller:
         self._follow_lists = follow_lists
         self._lease_duration = lease_duration
         self._in_progress: set[str] = set()
-        """Accounts that this poller has queued or is polling."""
+        """The ids of accounts that this poller has queued or is polling."""
         self._deferred_until: dict[str, Micros] = {}
-        """Accounts that are stored as due, and when they are polled next in this process."""
+        """The ids of accounts whose last failure could not be stored, and when to poll them next."""
 
     async def poll(
         self, stored: StoredAccount, *, is_scheduled: bool = False
     ) -> PollSucceeded | PollSkipped | PollFailed:
-        """Poll one account now, due or not. Raise PollInProgress if another poller has it."""
+        """Poll an account now, due or not. Raise PollInProgress if another poller polls it."""
+        store, source, account = self._store, self._source, stored.account
         try:
-            return await poll.poll_account(
-                self._store,
-                self._source,
-                self._settings,
-                stored,
-                poller=self.name,
-                lease_duration=self._lease_duration,
-                is_scheduled=is_scheduled,
-            )
+            async with acquire_lease(store, stored, self.name, duration=self._lease_duration) as lease:
+                return await Poll(store, source, self._settings, lease, is_scheduled=is_scheduled).run()
         except (PollInProgress, UnknownAccount, AuthenticationFailed):
             raise
-        except (AccountLeaseLost, StorageError) as error:
-            return self._defer(stored.account, error)
         except Exception as error:  # sources of other packages can raise anything
-            log.exception("the poll of %s failed", stored.account.handle)
-            return self._defer(stored.account, error)
+            if not isinstance(error, AccountLeaseLost | StorageError):
+                log.exception("the poll of %s failed", account.handle)
+            self._deferred_until[account.account_id] = store.clock() + MINUTE
+            return PollFailed(account, error)
 
-    def _defer(self, account: Account, error: Exception) -> PollFailed:
-        """Remember a failure that could not be stored in the account."""
-        self._deferred_until[account.account_id] = self._store.clock() + MINUTE
-        return PollFailed(account, error)
+    async def poll_until_done(self, report: BackfillReport) -> BackfillReport:
+        """Poll an account until it has no gaps, and add the results to the report."""
+        while not report.is_done:
+            stored = await self._store.get(report.account)
+            try:
+                outcome = await self.poll(stored)
+            except PollInProgress as error:
+                return replace(report, reason=str(error))
+            if not isinstance(outcome, PollSucceeded):
+                return replace(report, reason=str(outcome.error))
+            report = report.plus(outcome)
+            if outcome.account.gaps == stored.account.gaps:
+                return replace(report, reason="no progress: max_pages_per_user is too small")
+        return report
 
     async def run_once(self) -> CycleStats:
         """Poll every active account once, and unavailable ones that are due for a probe."""
@@ -172,18 +182,25 @@ class Poller:
     async def run(self) -> None:
         """Poll each account when it is due, until cancelled.
 
-        Also refresh profiles, apply hints, check alarms, synchronize follow lists, summarize links and remove
-        old items.
+        Also refresh profiles and link summaries, apply hints, check alarms, synchronize follow lists and
+        remove old items.
         """
-        await _run_all(
+        source, lists = self._source, self._follow_lists
+        jobs = [
             self._poll_all(self._due_accounts()),
             self._repeat(PROFILE_INTERVAL, self.refresh_profiles),
-            self._apply_hints(),
             self._repeat(ALARM_INTERVAL, self.check_alarms, first=ALARM_INTERVAL, rest=ALARM_COST_FACTOR),
             self._repeat(REMOVAL_INTERVAL, self.remove_old_items),
             self._repeat(LINK_SUMMARY_INTERVAL, self.summarize_links),
-            self._sync_follow_lists(),
-        )
+        ]
+        if isinstance(source, HintSource):
+            jobs.append(self._repeat(HINT_INTERVAL, partial(self.apply_hints, source)))
+        if lists is not None and lists.actors:
+            if isinstance(source, FollowSource):
+                jobs.append(self._repeat(lists.interval, partial(self.sync_follow_lists, source, lists)))
+            else:
+                log.warning("cannot synchronize follow lists: %s does not support them", source.name)
+        await _run_all(*jobs)
 
     async def check_alarms(self) -> None:
         """Report which alarms have been raised or cleared since the last check."""
@@ -192,7 +209,7 @@ class Poller:
         self._alarm_watch.update(find_alarms(accounts, now=now), now=now)
 
     async def remove_old_items(self) -> int:
-        """Remove the items that are older than the settings keep, and return how many there were."""
+        """Remove items that are older than the retention, and return their number."""
         oldest = self._settings.oldest_kept(self._store.clock())
         removed = 0
         while oldest and (some := await self._store.remove_items_before(oldest, limit=ITEMS_PER_REMOVAL)):
@@ -202,16 +219,15 @@ class Poller:
         return removed
 
     async def summarize_links(self) -> None:
-        """Update the link summaries, reading a limited number of items."""
+        """Refresh the link summaries, reading a limited number of items."""
         await self._index.refresh(max_items=MAX_LINK_ITEMS)
 
     async def sync_follow_lists(self, source: FollowSource, lists: FollowLists) -> None:
-        """Add the accounts of the follow lists. A list that fails does not stop the others."""
+        """Add the accounts of the follow lists. If a list fails, continue with the others."""
         for actor in lists.actors:
             try:
-                follows = await read_follow_list(source, actor)
-                changes = await follow_accounts(
-                    self._store, source, follows, settings=self._settings, prune=lists.prune
+                changes = await sync_follow_list(
+                    self._store, source, actor, settings=self._settings, prune=lists.prune
                 )
             except AuthenticationFailed:
                 raise
@@ -224,40 +240,35 @@ class Poller:
                 log.info("follow list of %s: %s", actor, done)
 
     async def refresh_profiles(self) -> None:
-        """Read the profiles that were not read for a while, for handles and post counts."""
-        async for batch in self._stale_profiles():
-            known = {stored.account.account_id for stored in batch}
+        """Update handles and post counts from profiles that have not been read recently."""
+        now = self._store.clock()
+        active = [stored.account async for stored in self._store.accounts(AccountStatus.ACTIVE)]
+        stale = [account.account_id for account in active if _is_stale(account, now)]
+        for batch in batched(stale, PROFILES_PER_REQUEST):
             asked_at = self._store.clock()
-            for profile in await self._profiles(sorted(known)):
-                if profile.account_id in known:
-                    await self._edit(
-                        profile.account_id, partial(_update_profile, profile=profile, now=asked_at)
-                    )
-
-    async def _profiles(self, names: list[str]) -> list[Profile]:
-        """Read profiles. If the source rejects the request, log that: the next batch may succeed."""
-        try:
-            return await self._source.profiles(names)
-        except (InvalidActor, RequestRejected) as error:
-            log.warning("could not read some profiles: %s", error)
-            return []
+            try:
+                profiles = await self._source.profiles(sorted(batch))
+            except (InvalidActor, RequestRejected) as error:  # the next batch may succeed
+                log.warning("could not read some profiles: %s", error)
+                continue
+            for profile in profiles:
+                if profile.account_id in batch:
+                    edit = partial(_update_profile, profile=profile, now=asked_at)
+                    with suppress(*_SKIPPED_ACCOUNTS):
+                        await self._store.update(profile.account_id, edit)
 
     async def apply_hints(self, source: HintSource) -> int:
-        """Make the accounts due that a feed of many accounts shows to have new items. Return how many."""
+        """Make accounts due for which the hints show new items. Return the number of these accounts."""
         newest = await source.latest_activity()
         count = 0
         for account_id, time in newest.items():
-            with suppress(UnknownAccount, CorruptFeedRecord, NewerFormat):
+            with suppress(*_SKIPPED_ACCOUNTS):
                 before = (await self._store.get(account_id)).account
                 edit = partial(transitions.hinted, newest=time, now=self._store.clock())
                 if edit(before) != before:
                     count += 1
-                    await self._edit(account_id, edit)
+                    await self._store.update(account_id, edit)
         return count
-
-    async def _edit(self, account_id: str, edit: AccountEdit) -> None:
-        with suppress(UnknownAccount, CorruptFeedRecord, NewerFormat):  # removed meanwhile, or not readable
-            await self._store.update(account_id, edit)
 
     # Many accounts
 
@@ -266,7 +277,8 @@ class Poller:
     ) -> CycleStats:
         """Poll these accounts, several at the same time.
 
-        Pollers that run in parallel often find an account leased, so only a single cycle reports that.
+        `reports_elsewhere` is whether to report accounts that another poller is polling. Parallel pollers
+        that run continuously often find such accounts.
         """
         cycle = CycleStats()
         consumers = self._settings.connections * POLLS_PER_CONNECTION
@@ -301,7 +313,7 @@ class Poller:
             report(outcome)
 
     async def _pollable_accounts(self) -> AsyncGenerator[StoredAccount]:
-        """Yield the pollable accounts. They are read before the first poll, which changes the listing."""
+        """Yield the pollable accounts. All are read before the first poll, because polls change them."""
         now = self._store.clock()
         accounts = [stored async for stored in self._store.accounts()]
         for stored in accounts:
@@ -309,12 +321,18 @@ class Poller:
                 yield stored
 
     async def _due_accounts(self) -> AsyncGenerator[StoredAccount]:
-        """Yield due accounts, without end. Accounts in progress may still be stored as due."""
+        """Yield due accounts forever. Skip accounts in progress, which may still be stored as due."""
+        limit = min(8 * self._settings.connections * POLLS_PER_CONNECTION, MAX_PAGE_RECORDS)
         while True:
-            due = [each for each in await self._due() if self._is_available(each.account.account_id)]
-            for stored in due:
+            due: list[StoredAccount] = []
+            try:
+                due = await self._store.due(limit)
+            except StorageError as error:
+                log.warning("cannot read due accounts: %s", error)
+            available = [each for each in due if self._is_available(each.account.account_id)]
+            for stored in available:
                 yield stored
-            if not due:
+            if not available:
                 await anyio.sleep(DUE_CHECK_SECONDS)
 
     def _is_available(self, account_id: str) -> bool:
@@ -323,49 +341,23 @@ class Poller:
         self._deferred_until.pop(account_id, None)
         return account_id not in self._in_progress
 
-    async def _due(self) -> list[StoredAccount]:
-        try:
-            return await self._store.due(
-                min(8 * self._settings.connections * POLLS_PER_CONNECTION, MAX_PAGE_RECORDS)
-            )
-        except StorageError as error:
-            log.warning("cannot read due accounts: %s", error)
-            return []
-
     # Other jobs
 
     async def _repeat(
-        self,
-        interval: Micros,
-        job: Callable[[], Awaitable[object]],
-        *,
-        first: Micros = 0,
-        rest: float = 0,
+        self, interval: Micros, job: Callable[[], Awaitable[object]], *, first: Micros = 0, rest: float = 0
     ) -> None:
-        """Repeat a job: first after `first`, then after the interval, or after `rest` times its duration."""
+        """Repeat a job forever, starting after `first`.
+
+        The pause is the interval, or `rest` times the duration of the job if that is longer.
+        """
         await anyio.sleep(first / 1e6)
         while True:
             started = anyio.current_time()
             await self._log_errors(job())
             await anyio.sleep(max(interval / 1e6, rest * (anyio.current_time() - started)))
 
-    async def _sync_follow_lists(self) -> None:
-        source, lists = self._source, self._follow_lists
-        if lists is None or not lists.actors:
-            return
-        if isinstance(source, FollowSource):
-            await self._repeat(lists.interval, partial(self.sync_follow_lists, source, lists))
-        else:
-            log.warning("cannot synchronize follow lists: %s does not have them", source.name)
-
-    async def _apply_hints(self) -> None:
-        source = self._source
-        while isinstance(source, HintSource):
-            await self._log_errors(self.apply_hints(source))
-            await anyio.sleep(HINT_INTERVAL / 1e6)
-
     async def _log_errors(self, work: Awaitable[object]) -> None:
-        """Log errors of a job, so that it does not end the polls. Wrong credentials do."""
+        """Await a job, and log its errors so that they do not stop the polls. Wrong credentials do."""
         try:
             await work
         except AuthenticationFailed:
@@ -375,19 +367,9 @@ class Poller:
         except Exception:  # sources and callbacks of other packages can raise anything
             log.exception("a job of the poller failed")
 
-    async def _stale_profiles(self) -> AsyncGenerator[Sequence[StoredAccount]]:
-        now = self._store.clock()
-        stale = [
-            stored
-            async for stored in self._store.accounts(AccountStatus.ACTIVE)
-            if _is_stale(stored.account, now)
-        ]
-        for some in batched(stale, PROFILES_PER_REQUEST):
-            yield some
-
 
 def _update_profile(account: Account, profile: Profile, *, now: Micros) -> Account:
-    """Apply a profile, unless another poller has read one meanwhile."""
+    """Apply a profile, unless another poller has applied one in the meantime."""
     return transitions.profile_updated(account, profile, now=now) if _is_stale(account, now) else account
 
 
@@ -396,9 +378,9 @@ def _is_stale(account: Account, now: Micros) -> bool:
 
 
 async def _run_all(*jobs: Coroutine[None, None, object]) -> None:
-    """Run all until they end. If one fails, cancel and await the others, and raise its error.
+    """Run jobs concurrently. If one fails, cancel the others, wait for them, and raise its error.
 
-    A task group would raise an ExceptionGroup.
+    A task group would raise an ExceptionGroup instead.
     """
     tasks = [asyncio.create_task(job) for job in jobs]
     try:

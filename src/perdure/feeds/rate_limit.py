@@ -1,8 +1,9 @@
-"""The rate limit of a source, and retries of failed requests. For authors of sources.
+"""Rate limits and retries of requests, for authors of sources.
 
-One `RateLimiter` counts all requests to a server: it reads from the server's headers what is left, keeps a
-reserve, and when the server rejects more, all requests wait. The time that a server names takes precedence
-over our own backoff. Every long wait is reported, with its reason and its end.
+One `RateLimiter` handles all requests to a server. It reads the number of remaining requests from the headers
+of responses and keeps a reserve. When the server rejects a request because of the rate limit, all requests
+wait. A time in the response takes precedence over our own backoff. Long waits are reported, with their reason
+and their end.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ log = logging.getLogger("perdure.feeds")
 T = TypeVar("T")
 
 OnWait: TypeAlias = Callable[[str, Micros], None]
-"""Takes the reason for a wait, and the time at which it ends."""
+"""A callback that receives the reason for a wait and the time at which the wait ends."""
 
 RESERVE_FRACTION = 0.1
-"""The fraction of a limit that is left to other clients of the same IP address."""
+"""The fraction of a limit that is left to other clients with the same IP address."""
 DEFAULT_PAUSE: Micros = MINUTE
-"""How long to wait if a source that limits the rate does not say until when."""
+"""How long to wait if the server limits the rate and gives no time."""
 MIN_PAUSE: Micros = SECOND
 MAX_PAUSE: Micros = HOUR
-"""The bounds of a wait that a source asks for: clocks differ, and headers can be wrong."""
+"""The bounds of a wait that a server requests, because clocks differ and headers can be wrong."""
 LONG_WAIT: Micros = 5 * SECOND
-"""A wait before a retry is reported if it is at least this long; a wait for the rate limit always is."""
+"""A wait before a retry is reported if it is at least this long. A wait for the rate limit always is."""
 
 
 def log_wait(reason: str, until: Micros) -> None:
-    """Log a wait. The default of `RateLimiter`."""
+    """Log a wait. `RateLimiter` does this by default."""
     log.warning("waiting until %s: %s", f"{datetime.fromtimestamp(until / 1e6, UTC):%H:%M:%S} UTC", reason)
 
 
@@ -48,27 +49,26 @@ class RateLimiter:
     """Limits the rate of requests to a server, and how many run at the same time."""
 
     def __init__(
-        self,
-        connections: int,
-        *,
-        clock: Callable[[], Micros] = system_clock,
-        on_wait: OnWait = log_wait,
+        self, connections: int, *, clock: Callable[[], Micros] = system_clock, on_wait: OnWait = log_wait
     ) -> None:
         self.clock = clock
         self.on_wait = on_wait
         self._reported: dict[bool, Micros] = {}
-        """The end of the last wait that was reported: of waits for the rate limit, and of others."""
+        """The end of the last reported wait, for the rate limit (True) and for retries (False)."""
         self.remaining: int | None = None
-        """How many requests are left, by the last response and the requests since. None if not known."""
+        """Number of requests that are still allowed. None if it is not known."""
         self.paused_until: Micros | None = None
-        """Until when all requests wait. None if they do not."""
+        """The time until which all requests wait. None if requests are not paused."""
         self.request_count = 0
         self._limit: int | None = None
         self._resets_at: Micros = 0
         self._connections = anyio.CapacityLimiter(connections)
 
     def update(self, *, limit: int | None, remaining: int, resets_at: Micros) -> None:
-        """Apply the headers of a response. As these arrive out of order, the lowest of a window counts."""
+        """Apply the rate limit headers of a response.
+
+        Responses can arrive out of order, so the lowest number of remaining requests counts.
+        """
         resets_at = min(resets_at, self.clock() + MAX_PAUSE)
         if resets_at < self._resets_at:
             return
@@ -99,13 +99,13 @@ class RateLimiter:
             yield
 
     def report_wait(self, reason: str, until: Micros, *, is_limit: bool = False) -> None:
-        """Report a wait. Requests that wait for the same time are one wait."""
+        """Report a wait, once for all requests that wait until about the same time."""
         if until > self._reported.get(is_limit, 0) + MIN_PAUSE:
             self._reported[is_limit] = until
             self.on_wait(reason, until)
 
     def _blocked_until(self) -> Micros | None:
-        """Return when the next request is allowed, or None if it is allowed now."""
+        """Return the time at which the next request is allowed, or None if it is allowed now."""
         now = self.clock()
         if self.paused_until is not None and now >= self.paused_until:
             self.paused_until = None
@@ -125,7 +125,10 @@ class Retrier:
         self._backoff = settings.retry_backoff_ms / 1000
 
     async def call(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of `attempt`, with retries. Waiting for a rate limit does not count as one."""
+        """Return the result of `attempt`. Retry it if the source is unavailable or limits the rate.
+
+        Waits for the rate limit do not count as retries.
+        """
         tried = 0
         while True:
             try:
@@ -136,14 +139,9 @@ class Retrier:
             except SourceUnavailable as error:
                 if tried == self._retries:
                     raise
-                wait = max(self._backoff * 2**tried * uniform(0.8, 1.2), self._retry_after(error))
+                requested = min(max((error.retry_at or 0) - self.limiter.clock(), 0), MAX_PAUSE) / 1e6
+                wait = max(self._backoff * 2**tried * uniform(0.8, 1.2), requested)
                 if wait * 1e6 >= LONG_WAIT:
                     self.limiter.report_wait(str(error), self.limiter.clock() + round(wait * 1e6))
                 await anyio.sleep(wait)
                 tried += 1
-
-    def _retry_after(self, error: SourceUnavailable) -> float:
-        """Return the seconds that the source asks to wait."""
-        if error.retry_at is None:
-            return 0.0
-        return min(max(error.retry_at - self.limiter.clock(), 0), MAX_PAUSE) / 1e6

@@ -1,31 +1,35 @@
-"""The records that the methods of `Feeds` return. Each of them can be printed as JSON."""
+"""The records that the methods of `Feeds` return. All of them can be printed as JSON."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
 
 import msgspec
 from msgspec.structs import replace
 
-from ..storage import Position
+from ..storage import Micros, Position
 from ..storage.clock import Timestamp
 from .account import Account, AccountStatus
-from .audit import AuditReport
-from .health import FeedSummary
+from .alarms import Alarm, find_alarms
 from .item import Item
+from .link_ranking import SharedLink
 from .poll import PollSucceeded
+from .reconciliation import AuditReport
 
 
 class AccountChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done to one account, or would be done."""
+    """A change of one account. In a dry run, the change was not made."""
 
     account: str
+    """The id of the account."""
     handle: str
     action: str | None
-    """A past participle: `added`, `renamed`, `suspended`. None if there was nothing to do."""
+    """What was done, as a past participle such as `added`. None if there was nothing to do."""
     note: str = ""
 
 
 class ChangeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done to a number of accounts."""
+    """The changes of several accounts."""
 
     changes: tuple[AccountChange, ...]
     unknown: tuple[str, ...] = ()
@@ -67,7 +71,7 @@ class AccountSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccountDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """One account, with everything that is known about it."""
+    """The complete state of one account."""
 
     account: Account
     items: int
@@ -80,7 +84,7 @@ class AccountPage(msgspec.Struct, frozen=True, kw_only=True):
 
     accounts: tuple[Account, ...]
     next_account: str | None
-    """The account after which the next page starts. None if this is the last page."""
+    """The id of the account after which the next page starts. None if this is the last page."""
 
 
 class FailingAccount(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,9 +97,63 @@ class FailingAccount(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     next_poll_at: Timestamp
 
+    @classmethod
+    def from_account(cls, account: Account) -> FailingAccount:
+        return cls(
+            account=account.account_id,
+            handle=account.handle,
+            status=account.status,
+            consecutive_failures=account.consecutive_failures,
+            reason=account.reason,
+            next_poll_at=account.next_poll_at,
+        )
+
+
+class FeedSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts over all accounts, and the alarms."""
+
+    accounts: int
+    active: int
+    unavailable: int
+    suspended: int
+    with_watermark: int
+    with_gaps: int
+    failing: int
+    posts_fetched_count: int
+    invalid_records: int
+    last_polled_at: Timestamp | None
+    next_poll_at: Timestamp | None
+    alarms: tuple[Alarm, ...]
+
+    @property
+    def watermark_share(self) -> float:
+        """The fraction of accounts that have a watermark. It is low if polls fail or accounts never post."""
+        return self.with_watermark / self.accounts if self.accounts else 0.0
+
+
+def summarize(accounts: Iterable[Account], *, now: Micros) -> FeedSummary:
+    """Return counts over these accounts, and the alarms about them at this time."""
+    accounts = list(accounts)
+    by_status = {status: sum(each.status is status for each in accounts) for status in AccountStatus}
+    next_polls = [each.next_poll_at for each in accounts if each.status is not AccountStatus.SUSPENDED]
+    return FeedSummary(
+        accounts=len(accounts),
+        active=by_status[AccountStatus.ACTIVE],
+        unavailable=by_status[AccountStatus.UNAVAILABLE],
+        suspended=by_status[AccountStatus.SUSPENDED],
+        with_watermark=sum(each.watermark is not None for each in accounts),
+        with_gaps=sum(bool(each.gaps) for each in accounts),
+        failing=sum(each.has_failures for each in accounts),
+        posts_fetched_count=sum(each.posts_fetched_count for each in accounts),
+        invalid_records=sum(each.invalid_records for each in accounts),
+        last_polled_at=max((each.last_polled_at for each in accounts if each.last_polled_at), default=None),
+        next_poll_at=min(next_polls, default=None),
+        alarms=find_alarms(accounts, now=now),
+    )
+
 
 class FeedStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The health of all accounts."""
+    """The state of all accounts: counts, alarms and failing accounts."""
 
     summary: FeedSummary
     watermark_share: float
@@ -105,14 +163,14 @@ class FeedStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """How many accounts are polled, and when the next poll is due."""
+    """The number of accounts that are polled, and the time of the next poll."""
 
     accounts: int
     next_poll_at: Timestamp | None
 
 
 class BackfillReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was read of an account by a backfill."""
+    """The result of a backfill."""
 
     account: str
     handle: str
@@ -121,9 +179,9 @@ class BackfillReport(msgspec.Struct, frozen=True, kw_only=True):
     new_links: int = 0
     pages: int = 0
     is_done: bool = False
-    """Whether everything since then was read. If not, the next polls continue."""
+    """Whether everything since that time was read. If not, the next polls continue."""
     reason: str = ""
-    """Why it is not done."""
+    """Why the backfill is not done."""
     dry_run: bool = False
 
     def plus(self, outcome: PollSucceeded) -> BackfillReport:
@@ -137,7 +195,7 @@ class BackfillReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccountAudit(msgspec.Struct, frozen=True, kw_only=True):
-    """The audit of one account, or why there is none."""
+    """The audit of one account, or the reason why the audit failed."""
 
     account: str
     handle: str
@@ -145,15 +203,21 @@ class AccountAudit(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     """Why the account could not be audited."""
     is_failure: bool = False
-    """Whether that is a fault. An account that is known to be unavailable is skipped without one."""
+    """Whether the audit failed unexpectedly. It is False for an account that is known to be unavailable."""
 
 
 class FeedItem(msgspec.Struct, frozen=True, kw_only=True):
-    """An item, and the account in whose feed it is."""
+    """An item and the account in whose feed it appears."""
 
     account: str
     account_handle: str
     item: Item
+
+    @classmethod
+    def from_item(cls, item: Item, account_id: str, handles: Mapping[str, str]) -> FeedItem:
+        links = tuple(replace(link, shared_url=link.shared_url or link.url) for link in item.links)
+        handle = handles.get(account_id, account_id)
+        return cls(account=account_id, account_handle=handle, item=replace(item, links=links))
 
 
 class ItemPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,34 +225,49 @@ class ItemPage(msgspec.Struct, frozen=True, kw_only=True):
 
     items: tuple[FeedItem, ...]
     next_position: Position | None
-    """Where the next page starts. None if this is the last page."""
+    """The position after which the next page starts. None if this is the last page."""
 
 
 class RankedLink(msgspec.Struct, frozen=True, kw_only=True):
-    """A link, and the accounts that shared it."""
+    """A link and the accounts that shared it."""
 
     url: str
-    """The normal form, which is the same for all links to a page."""
+    """The normal form of the URL, which is the same for all links to a page."""
     shared_url: str
     """The URL as it was first shared."""
     title: str
     sharers: int
-    """How many accounts shared it."""
+    """Number of accounts that shared the link."""
     handles: tuple[str, ...]
-    """The handles of these accounts, in the order in which they shared it."""
+    """The handles of the first of these accounts, in the order in which they shared the link."""
     share_count: int
-    """How often it was shared."""
+    """Number of times that the link was shared."""
     first_at: Timestamp
     last_at: Timestamp
     today: int
-    """How many accounts shared it in the last 24 hours."""
+    """Number of accounts that shared the link in the last 24 hours."""
     day_before: int
-    """How many accounts shared it in the 24 hours before that."""
+    """Number of accounts that shared the link in the 24 hours before that."""
+
+    @classmethod
+    def from_link(cls, link: SharedLink, handles: Mapping[str, str], max_handles: int | None) -> RankedLink:
+        return cls(
+            url=link.url,
+            shared_url=link.shared_url,
+            title=link.title,
+            sharers=len(link.sharers),
+            handles=tuple(handles.get(each, each) for each in link.sharers[:max_handles]),
+            share_count=link.share_count,
+            first_at=link.first_at,
+            last_at=link.last_at,
+            today=link.today,
+            day_before=link.day_before,
+        )
 
 
 class LinkRanking(msgspec.Struct, frozen=True, kw_only=True):
-    """The links that the most accounts shared, in this order."""
+    """The links that the most accounts shared, starting with the most shared one."""
 
     links: tuple[RankedLink, ...]
     missing_hours: int
-    """Number of hours that are not counted yet, because `max_items` bounded how much was read."""
+    """Number of hours that are not counted because `max_items` limited how many items were read."""

@@ -1,15 +1,4 @@
-"""The settings: a YAML or TOML file, checked before anything starts.
-
-polling:
-  interval_minutes: 15          # the first interval of an account
-  posts_per_page: 100
-  initial_lookback_hours: 24
-  max_retries: 3
-  retry_backoff_ms: 1000
-  max_pages_per_user: 100       # in one poll; what is left is read in the next
-  connections: 10
-  retention_days: 90            # items older than that are removed; without it, none are
-"""
+"""The settings of feeds: a YAML or TOML file, checked before anything starts."""
 
 from __future__ import annotations
 
@@ -35,7 +24,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "connections": (1, 1000),
     "retention_days": (1, 36_600),
 }
-"""The bounds of each setting, both included."""
+"""The smallest and the largest allowed value of each setting."""
 MIN_FOLLOW_HOURS, MAX_FOLLOW_HOURS = 0.25, 24.0 * 31
 
 
@@ -43,15 +32,18 @@ class PollSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """How feeds are polled."""
 
     interval_minutes: float = 15
+    """The first interval of an account."""
     posts_per_page: int = 100
     initial_lookback_hours: float = 24
+    """How far back a new account is read."""
     max_retries: int = 3
     retry_backoff_ms: float = 1000
     max_pages_per_user: int = 100
+    """Maximum number of pages in one poll. What is left is read in the next poll."""
     connections: int = 10
-    """How many requests run at the same time."""
+    """Maximum number of concurrent requests."""
     retention_days: float | None = None
-    """Items that are older are removed and not stored again. None to keep all items."""
+    """The age at which items are removed. None to keep all items."""
 
     def __post_init__(self) -> None:
         for name, (low, high) in _BOUNDS.items():
@@ -64,7 +56,7 @@ class PollSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return round(self.interval_minutes * MINUTE)
 
     def oldest_kept(self, now: Micros) -> Micros:
-        """Return the time before which items are not kept."""
+        """Return the time before which items are removed."""
         return 0 if self.retention_days is None else max(0, now - round(self.retention_days * 24 * HOUR))
 
     @property
@@ -73,7 +65,7 @@ class PollSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class BlueskySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The Bluesky servers, and the account that reads them."""
+    """The Bluesky servers, and the account that is used to log in."""
 
     service: str = "https://public.api.bsky.app"
     """The server for requests without credentials."""
@@ -84,24 +76,22 @@ class BlueskySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     password_variable: str = "PERDURE_BLUESKY_PASSWORD"  # noqa: S105 - the name of a variable
     """The environment variable with the app password."""
     follow_lists: tuple[str, ...] = ()
-    """Handles or DIDs whose follow lists `feeds run` synchronizes."""
+    """Handles or DIDs of actors whose follow lists `feeds run` synchronizes."""
     follow_interval_hours: float = 6
     follow_prune: bool = False
-    """Whether accounts that are no longer followed are suspended."""
+    """Whether to suspend accounts that are no longer followed."""
     hints: str | None = None
-    """`timeline`, or the at:// URI of a list: one feed that shows early which accounts have new posts."""
+    """`timeline` or the at:// URI of a list: a feed of many accounts that shows which have new posts."""
 
     def __post_init__(self) -> None:
         hours = self.follow_interval_hours
         if not MIN_FOLLOW_HOURS <= hours <= MAX_FOLLOW_HOURS:
-            allowed = f"{MIN_FOLLOW_HOURS:g} and {MAX_FOLLOW_HOURS:g}"
-            raise InvalidSettings(
-                "bluesky.follow_interval_hours", f"must be between {allowed}, not {hours:g}"
-            )
+            reason = f"must be between {MIN_FOLLOW_HOURS:g} and {MAX_FOLLOW_HOURS:g}, not {hours:g}"
+            raise InvalidSettings("bluesky.follow_interval_hours", reason)
 
 
 class FollowLists(msgspec.Struct, frozen=True, kw_only=True):
-    """Follow lists that a poller synchronizes."""
+    """The follow lists that a poller synchronizes."""
 
     actors: tuple[str, ...]
     interval: Micros
@@ -110,7 +100,7 @@ class FollowLists(msgspec.Struct, frozen=True, kw_only=True):
 
 class FeedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     url: str | None = None
-    """The URL of the storage. None for that of the command, or its default."""
+    """The URL of the storage. None to use the URL of the command or its default."""
     polling: PollSettings = PollSettings()
     bluesky: BlueskySettings = BlueskySettings()
 
@@ -125,7 +115,7 @@ class FeedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def load_settings(path: Path) -> FeedSettings:
-    """Load the settings in a file. Raise InvalidSettings if it has an error."""
+    """Load settings from a file. Raise InvalidSettings if the file cannot be read or is invalid."""
     if path.suffix not in _PARSERS:
         raise InvalidSettings(str(path), "settings must be a .toml, .yaml or .yml file")
     try:

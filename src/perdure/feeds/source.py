@@ -1,7 +1,7 @@
-"""The interface of a source of feeds. Bluesky is one (`perdure.feeds.bluesky`).
+"""The interface of a source of feeds, such as `perdure.feeds.bluesky`.
 
-A feed is read newest first, page by page; a cursor means "older than this" and nothing else. A source raises
-SourceErrors, and waits and retries on its own (`rate_limit` has the tools for that).
+A feed is read page by page, newest items first. A cursor only means "older than this". A source raises
+SourceErrors. Sources handle rate limits and retries themselves, for example with `rate_limit`.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from .item import Item
 
 
 class FeedPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of a feed, newest first. It can be short or empty without being the last."""
+    """A page of a feed, newest items first. A page that is not the last can be short or empty."""
 
     items: tuple[Item, ...]
     cursor: str | None
-    """Where the next page starts. Only None means the end."""
+    """Where the next page starts. None if this is the last page."""
     pinned: tuple[Item, ...] = ()
-    """Items shown at the top regardless of their time."""
+    """Items that the feed shows at the top regardless of their time."""
     etag: str | None = None
     invalid_records: int = 0
-    """How many records were skipped because they are invalid."""
+    """Number of records that were skipped because they are invalid."""
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,25 +34,25 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     account_id: str
     handle: str
     post_count: int | None = None
-    """How many posts the source counts. None if it does not say."""
+    """Number of posts according to the source. None if the source does not report it."""
 
 
 class FeedSource(Protocol):
-    """Reads feeds. Every method can raise a SourceError."""
+    """A source of feeds. Every method can raise a SourceError."""
 
     @property
     def name(self) -> str:
-        """The name in messages and logs."""
+        """The name of the source in messages and logs."""
         ...
 
     async def page(
         self, account_id: str, *, limit: int, cursor: str | None = None, etag: str | None = None
     ) -> FeedPage | None:
-        """Return the newest items, or those after a cursor. None if nothing changed since `etag`."""
+        """Return the newest items, or those after a cursor. Return None if `etag` is still current."""
         ...
 
     async def profiles(self, actors: Sequence[str]) -> list[Profile]:
-        """Return the profiles of those accounts, given by id or handle, that exist. In any order."""
+        """Return the profiles of those actors that exist, in any order. An actor is an id or a handle."""
         ...
 
 
@@ -69,17 +69,17 @@ class FollowSource(Protocol):
     async def unfollowed(self, actor: str, account_ids: Sequence[str]) -> set[str]:
         """Return those of these accounts that `actor` certainly does not follow.
 
-        An account that the source does not show, because it is deactivated, may still be followed.
+        An account that the source does not show may still be followed, for example if it is deactivated.
         """
         ...
 
 
 class SourceRecord(msgspec.Struct, frozen=True):
-    """An item as its author wrote it, without what only the feed shows: links of quoted posts."""
+    """An item as its author wrote it, without the links of quoted posts, which only the feed shows."""
 
     item: Item
     written_at: Micros
-    """When it was written, regardless of the time that its author gave it."""
+    """When the record was written, regardless of the time that its author gave it."""
 
 
 class RecordPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,35 +87,30 @@ class RecordPage(msgspec.Struct, frozen=True, kw_only=True):
 
     records: tuple[SourceRecord, ...]
     uris: tuple[str, ...]
-    """The URIs of all records of the page, invalid ones included."""
-    cursor: str | None
-    """Where the next page starts. Only None means the end."""
+    """The URIs of all records of the page, including invalid ones."""
 
     @property
     def invalid_records(self) -> int:
-        """How many records are invalid."""
         return len(self.uris) - len(self.records)
 
 
 @runtime_checkable
 class AuditSource(Protocol):
-    """A source that also lists records in the order of writing, so that back-dated posts are found."""
+    """A source that also lists the records of an account in the order of writing."""
 
-    def records(self, account_id: str, *, after: str | None = None) -> AsyncIterator[RecordPage]:
-        """Yield all records of an account, oldest first. `after` is the cursor of a page to continue from."""
+    def records(self, account_id: str) -> AsyncIterator[RecordPage]:
+        """Yield all records of an account, oldest first."""
         ...
 
     async def shown_items(self, items: Sequence[Item]) -> list[Item]:
-        """Return these items as the feed shows them, links included. Omit those that it does not show because
-        they are deleted or invalid.
-        """
+        """Return these items as the feed shows them, including links. Omit items that it does not show."""
         ...
 
 
 @runtime_checkable
 class HintSource(Protocol):
-    """A source with one feed of many accounts, which shows early which of them posted."""
+    """A source with a feed of many accounts, which shows which of them have new items."""
 
     async def latest_activity(self) -> Mapping[str, Micros]:
-        """Return the ids of accounts that posted recently, and the time of the newest item of each."""
+        """Return the ids of recently active accounts, each with the time of its newest item."""
         ...

@@ -1,4 +1,4 @@
-"""`FeedStore`: stores accounts and items in any storage. An account and its items are one partition."""
+"""`FeedStore`: accounts and items in a storage. An account and its items share a partition."""
 
 from __future__ import annotations
 
@@ -28,11 +28,10 @@ from ..storage.clock import system_clock
 from ..storage.errors import NewerFormat, PerdureError, StorageCorrupt
 from ..storage.limits import MAX_PAGE_RECORDS
 from ..storage.quarantine import CORRUPT_TAG
-from . import item as items
 from .account import ACCOUNTS, POLLS, Account, AccountStatus, StoredAccount, account_address, insertion
-from .dirty_hours import MARK_LIFETIME, DirtyHours
 from .errors import AmbiguousHandle, CorruptFeedRecord, EditConflict, UnknownAccount
-from .item import ITEMS, Item, parse_item
+from .item import ITEMS, Item, ItemKind, item_record, parse_item
+from .link_invalidation import MARK_LIFETIME, DirtyHours
 
 log = logging.getLogger("perdure.feeds")
 
@@ -40,12 +39,11 @@ AccountEdit: TypeAlias = Callable[[Account], Account]
 
 MAX_EDIT_ATTEMPTS = 20
 ITEMS_PER_COMMIT = 25
-"""Number of items in a commit."""
 ADDRESSES_PER_READ = 100
-"""Number of records that are read together by their addresses."""
+"""Maximum number of records that are read together by their addresses."""
 PAGE_SIZE = 500
 FIRST_NAME = "\x01"
-"""The first possible key and partition."""
+"""The first key and the first partition in sort order."""
 
 
 class FeedStore:
@@ -56,14 +54,13 @@ class FeedStore:
         self.clock = clock
         self.dirty_hours = DirtyHours(storage, clock)
         self._reported: set[tuple[Address, int]] = set()
-        """Invalid records that were logged, so that each version of one is logged once."""
+        """The addresses and versions of invalid records that were logged."""
 
     # Accounts
 
     async def add(self, account: Account) -> bool:
-        """Add an account and return True, or return False if it exists already."""
-        _, change = insertion(account)
-        return isinstance(await self.storage.commit([change], now=self.clock()), Committed)
+        """Add an account. Return False if it exists already."""
+        return isinstance(await self.storage.commit([insertion(account)], now=self.clock()), Committed)
 
     async def get(self, account_id: str) -> StoredAccount:
         record = await self.storage.get(account_address(account_id), now=self.clock())
@@ -72,19 +69,19 @@ class FeedStore:
         return StoredAccount.from_record(record)
 
     async def find(self, name: str) -> StoredAccount:
-        """Find an account by its id, or by its handle in the last profile that was read."""
+        """Find an account by its id, or by the handle in its most recently read profile."""
         name = name.removeprefix("@")
         if name.startswith("did:"):
             return await self.get(name)
         found = [each async for each in self.accounts() if each.account.handle.lower() == name.lower()]
-        if len(found) > 1:  # one was renamed, and the other took its handle
+        if len(found) > 1:  # one account was renamed, and another took its handle
             raise AmbiguousHandle(name, [each.account.account_id for each in found])
         if not found:
             raise UnknownAccount(name)
         return found[0]
 
     async def accounts(self, status: AccountStatus | None = None) -> AsyncGenerator[StoredAccount]:
-        """Yield all accounts, in the order in which they were added."""
+        """Yield all accounts, or those with a status, in the order in which they were added."""
         tag = None if status is None else status.value
         after: Position | None = None
         while records := await self.storage.page(
@@ -97,7 +94,7 @@ class FeedStore:
     async def account_page(
         self, before: StoredAccount | None, limit: int
     ) -> tuple[list[StoredAccount], bool]:
-        """Return the first accounts, or those after `before`, and whether there are more."""
+        """Return the first accounts or those after `before`, and whether there are more."""
         after = None if before is None else before.record.position
         found: list[StoredAccount] = []
         while records := await self.storage.page(ACCOUNTS, after=after, limit=limit + 1, now=self.clock()):
@@ -108,7 +105,7 @@ class FeedStore:
         return found[:limit], len(found) > limit
 
     async def handles(self, account_ids: Iterable[str]) -> dict[str, str]:
-        """Return the handles of those accounts that are stored, by id."""
+        """Return the handles of those accounts that are stored, by account id."""
         found: dict[str, str] = {}
         for batch in batched(
             [account_address(each) for each in dict.fromkeys(account_ids)], ADDRESSES_PER_READ
@@ -126,10 +123,10 @@ class FeedStore:
             found = list(self._valid_accounts(records))
             if len(found) >= limit or is_last_page(records, asked) or asked == MAX_PAGE_RECORDS:
                 return found[:limit]
-            asked = min(MAX_PAGE_RECORDS, 2 * asked)  # read past the invalid ones
+            asked = min(MAX_PAGE_RECORDS, 2 * asked)  # some records are invalid
 
     async def update(self, account_id: str, edit: AccountEdit) -> Account:
-        """Change an account, and retry if it changed meanwhile. Raise EditConflict after many attempts."""
+        """Change an account. Retry if another process changed it. Raise EditConflict after many attempts."""
         for _ in range(MAX_EDIT_ATTEMPTS):
             stored = await self.get(account_id)
             if (written := await self.replace(stored, edit(stored.account))) is not None:
@@ -139,16 +136,16 @@ class FeedStore:
     async def replace(
         self, stored: StoredAccount, account: Account, also: Sequence[Change] = ()
     ) -> StoredAccount | None:
-        """Write the account and other records if it is unchanged since it was read. Return None if not."""
+        """Write the account and other changes. Return None if the account has changed since it was read."""
         after, change = stored.replace_with(account)
         committed = await self._commit([change, *also])
         return after if isinstance(committed, Committed) else None
 
     async def remove(self, account_id: str, *, with_items: bool = False) -> None:
-        """Remove an account, and with `with_items` its items, except those that a newer version wrote."""
+        """Remove an account, and its items if `with_items` is set. Keep items that a newer version wrote."""
         for _ in range(MAX_EDIT_ATTEMPTS):
             stored = await self.get(account_id)
-            if isinstance(await self._delete([stored.record]), Committed):
+            if await self._delete([stored.record]):
                 break
         else:
             raise EditConflict(account_id)
@@ -161,15 +158,17 @@ class FeedStore:
             ITEMS, account_id, after=after, limit=ITEMS_PER_COMMIT, now=self.clock()
         ):
             ours = [record for record in records if not self._is_newer(record)]
-            if not ours or isinstance(await self._delete(ours), Committed):
+            if not ours or await self._delete(ours):
                 after = records[-1].position
 
-    async def _delete(self, records: Sequence[Record]) -> Committed | Refused:
-        return await self._commit([Delete(before=record) for record in records])
+    async def _delete(self, records: Sequence[Record]) -> bool:
+        """Delete records. Return False if one of them has changed."""
+        return isinstance(await self._commit([Delete(before=record) for record in records]), Committed)
 
     async def _commit(self, changes: Sequence[Change]) -> Committed | Refused:
-        """Write changes of accounts and items. The hours of changed items are marked first, so that their
-        links are counted again: see `dirty_hours`.
+        """Commit changes of accounts and items.
+
+        Mark the hours of the items first, so that their links are counted again (see `link_invalidation`).
         """
         times = [_order_of(change) for change in changes if change.address.space == ITEMS]
         started = self.clock()
@@ -182,12 +181,12 @@ class FeedStore:
     # Items
 
     async def add_items(self, account_id: str, found: Sequence[Item]) -> list[Item]:
-        """Store items, and return the new ones. Items that are stored already do not change."""
+        """Store items, and return the new ones. Items that are stored already are not changed."""
         new: list[Item] = []
         for batch in batched(found, ITEMS_PER_COMMIT):
             part = list({item.uri: item for item in batch}.values())
             committed = await self._commit(
-                [InsertIfAbsent(record=items.item_record(item, account_id)) for item in part]
+                [InsertIfAbsent(record=item_record(item, account_id)) for item in part]
             )
             new += [
                 item
@@ -197,17 +196,17 @@ class FeedStore:
         return new
 
     async def remove_items(self, account_id: str, removed: Sequence[Item]) -> int:
-        """Remove these items, and return how many were stored. Those that a newer version wrote stay."""
+        """Remove items, and return their number. Keep items that a newer version wrote."""
         count = 0
-        for batch in batched([items.item_address(item, account_id) for item in removed], ITEMS_PER_COMMIT):
+        for batch in batched([Address(ITEMS, account_id, item.uri) for item in removed], ITEMS_PER_COMMIT):
             records = await self._get_many(batch)
             ours = [each for each in records if isinstance(each, Record) and not self._is_newer(each)]
-            if ours and isinstance(await self._delete(ours), Committed):
+            if ours and await self._delete(ours):
                 count += len(ours)
         return count
 
     async def remove_items_before(self, time: Micros, *, limit: int) -> int:
-        """Remove about `limit` items that are older than this, oldest first. Return how many."""
+        """Remove about `limit` items from before a time, oldest first. Return their number."""
         after: Position | None = None
         count = 0
         while count < limit and (
@@ -220,7 +219,7 @@ class FeedStore:
                     by_account[record.partition].append(record)
             for ours in by_account.values():
                 for batch in batched(ours, ITEMS_PER_COMMIT):
-                    if isinstance(await self._delete(batch), Committed):
+                    if await self._delete(batch):
                         count += len(batch)
             if len(old) < len(records):
                 break
@@ -228,25 +227,51 @@ class FeedStore:
         return count
 
     async def missing_items(self, account_id: str, found: Sequence[Item]) -> list[Item]:
-        """Return those of these items that are not stored."""
-        addresses = [items.item_address(item, account_id) for item in found]
+        """Return the items that are not stored."""
+        addresses = [Address(ITEMS, account_id, item.uri) for item in found]
         known: set[Address] = set()
         for batch in batched(addresses, ADDRESSES_PER_READ):
             records = await self._get_many(batch)
             known |= {address for address, found in zip(batch, records, strict=True) if found is not None}
         return [item for item, address in zip(found, addresses, strict=True) if address not in known]
 
-    async def newest_items(
+    async def item_page(
         self,
         account_id: str | None = None,
         *,
         since: Micros = 0,
-        before: Micros | None = None,
-        kind: str | None = None,
-    ) -> AsyncGenerator[tuple[str, Item]]:
-        """Yield account ids and items, newest first. An invalid item is logged and skipped."""
-        after = None if before is None else older_than(before, account_id)
+        after: Position | None = None,
+        kind: ItemKind | None = None,
+        with_links: bool = False,
+        limit: int,
+        max_scanned: int | None = None,
+        keep_ties: bool = False,
+    ) -> tuple[list[tuple[str, Item]], Position | None]:
+        """Return pairs of an account id and an item, newest first, and where the next page starts.
+
+        The position is None if there are no more items. `Feeds.items` describes the parameters.
+        """
+        found: list[tuple[str, Item]] = []
+        scanned, last_time = 0, -1
         async with aclosing(self.item_records(account_id, after=after, kind=kind)) as records:
+            async for record in records:
+                if record.order < since:
+                    break
+                is_full = len(found) >= limit and not (keep_ties and record.order == last_time)
+                if is_full or scanned == max_scanned:
+                    return found, after
+                scanned, after = scanned + 1, record.position
+                item = self.parse_item(record)
+                if item is not None and (item.links or not with_links):
+                    found.append((record.partition, item))
+                    last_time = record.order
+        return found, None
+
+    async def newest_items(
+        self, account_id: str | None = None, *, since: Micros = 0, kind: ItemKind | None = None
+    ) -> AsyncGenerator[tuple[str, Item]]:
+        """Yield pairs of an account id and an item, newest first. Log and skip invalid items."""
+        async with aclosing(self.item_records(account_id, kind=kind)) as records:
             async for record in records:
                 if record.order < since:
                     return
@@ -279,8 +304,8 @@ class FeedStore:
                 self._report(record.address, record.version, error)
 
     def parse_item(self, record: Record) -> Item | None:
-        """Return the item of a record, or log that it is invalid and return None."""
-        if record.tag == CORRUPT_TAG:  # quarantined, and logged then
+        """Return the item of a record. If it is invalid, log that and return None."""
+        if record.tag == CORRUPT_TAG:  # it was logged when it was quarantined
             return None
         try:
             return parse_item(record)
@@ -289,7 +314,7 @@ class FeedStore:
             return None
 
     async def _get_many(self, addresses: Sequence[Address]) -> list[Record | StorageCorrupt | None]:
-        """Read these records. If the storage cannot read one of them, read them one by one."""
+        """Read records. If the storage cannot read one of them, read each on its own."""
         try:
             return [*await self.storage.get_many(addresses, now=self.clock())]
         except StorageCorrupt:
@@ -303,18 +328,18 @@ class FeedStore:
             return error
 
     def _is_newer(self, record: Record) -> bool:
-        """Whether a newer version of perdure wrote this item."""
+        """Return whether a newer version of perdure wrote this item."""
         try:
             parse_item(record)
         except NewerFormat as error:
             self._report(record.address, record.version, error)
             return True
         except CorruptFeedRecord:
-            return False
+            pass
         return False
 
     def _report(self, address: Address, version: int, error: PerdureError) -> None:
-        """Log each version of a record once: pollers and pages read it repeatedly."""
+        """Log an invalid record. Log each version only once, because records are read repeatedly."""
         if len(self._reported) >= MAX_PAGE_RECORDS:
             self._reported.clear()
         if (place := (address, version)) not in self._reported:
@@ -323,7 +348,7 @@ class FeedStore:
 
 
 def older_than(time: Micros, account_id: str | None = None) -> Position:
-    """Return the position before the first item older than this, in a listing with the newest first."""
+    """Return the position after which the items before a time start, newest first."""
     return Position(time, FIRST_NAME, account_id or FIRST_NAME)
 
 

@@ -1,6 +1,6 @@
-"""The changes of an account: leases, finished and failed polls, profiles and edits by operators.
+"""The changes of an account: leases, finished and failed polls, profiles, and edits by operators.
 
-The functions do no I/O and read no clock. Only the jitter of an interval is random.
+These functions perform no I/O and read no clock. Only the jitter of intervals is random.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ MIN_POLL_INTERVAL: Micros = 2 * MINUTE
 MAX_POLL_INTERVAL: Micros = 6 * HOUR
 """The bounds of the time between two polls of an account, before jitter is added."""
 MAX_RETRY_WAIT: Micros = 30 * MINUTE
-"""Maximum time between two failing polls, unless the account's own interval is longer: a source that was
-down for hours is polled soon after it is back."""
+"""Maximum time between two failed polls, unless the account's own interval is longer. It is short so that
+polls succeed soon after an outage of the source ends."""
 JITTER_FRACTION = 0.1
 PROBE_INTERVALS: tuple[Micros, ...] = (HOUR, 6 * HOUR, 24 * HOUR, 7 * 24 * HOUR)
-"""The intervals at which an unavailable account is probed. The last one repeats."""
+"""The times between the probes of an unavailable account. The last one is repeated."""
 
 
 def new_account(
@@ -47,13 +47,13 @@ def new_account(
 
 
 def leased(account: Account, lease: Lease) -> Account:
-    """Give the lease to a poller. A poller that died may have stored posts without counting them."""
+    """Give the lease to a poller. If another poller had it, reset the post counts, which may be wrong."""
     is_taken_over = account.lease is not None and account.lease.poller != lease.poller
     return replace(profile_count_reset(account) if is_taken_over else account, lease=lease)
 
 
 def profile_count_reset(account: Account) -> Account:
-    """Forget the post count of the profile, so that counts are compared from the next profile on."""
+    """Forget the post count of the profile. The next profile starts a new comparison."""
     return replace(
         account,
         profile_posts=None,
@@ -66,28 +66,25 @@ def profile_count_reset(account: Account) -> Account:
 
 
 def posts_after_profile(account: Account, found: Iterable[Item]) -> int:
-    """Return how many of these items are posts that the last profile did not count yet.
-
-    Older posts, which a poll may read too, are in its count already.
-    """
-    since = (account.profile_read_at or 0) - HOUR  # clocks of authors differ
+    """Return the number of posts among these items that are too new to be counted in the last profile."""
+    since = (account.profile_read_at or 0) - HOUR  # the clocks of authors differ
     return sum(item.kind != "repost" and item.time > since for item in found)
 
 
 def posts_before_profile(account: Account, found: Iterable[Item]) -> int:
-    """Return how many of these items are posts that the last profile may have counted."""
-    until = (account.profile_read_at or 0) + 10 * MINUTE  # its clock may differ from ours
+    """Return the number of posts among these items that the last profile may have counted."""
+    until = (account.profile_read_at or 0) + 10 * MINUTE  # the clock of the source may differ from ours
     return sum(item.kind != "repost" and item.time <= until for item in found)
 
 
 def page_read(
-    account: Account, *, new: int, counted: int, uncounted: int, pages: int, invalid: int, now: Micros
+    account: Account, *, new: int, counted: int, uncounted: int, invalid: int, now: Micros
 ) -> Account:
-    """Count the items of a page.
+    """Count the new items of a page.
 
-    Of the new items, `counted` are posts that the last profile may have counted, and `uncounted` are posts
-    that it may not have counted. A post from about the time of the profile is in both numbers: a late alarm
-    is better than a false one.
+    `counted` is the number of posts that the last profile may have counted, and `uncounted` the number of
+    posts that it may not have counted. A post from about the time of the profile is in both numbers, because
+    a late alarm is better than a false one.
     """
     unseen = max(account.unseen_posts - counted, 0)
     return replace(
@@ -95,7 +92,7 @@ def page_read(
         last_polled_at=now,
         posts_fetched_count=account.posts_fetched_count + new,
         posts_since_profile=account.posts_since_profile + uncounted,
-        pages_read=account.pages_read + pages,
+        pages_read=account.pages_read + 1,
         invalid_records=account.invalid_records + invalid,
         unseen_posts=unseen,
         unseen_since=account.unseen_since if unseen else None,
@@ -103,7 +100,7 @@ def page_read(
 
 
 def audited(account: Account, *, posts: int) -> Account:
-    """Apply an audit that compared everything and stored this many posts."""
+    """Apply a complete audit that has stored this number of posts."""
     return replace(
         account,
         posts_since_profile=account.posts_since_profile + posts,
@@ -123,10 +120,11 @@ def poll_finished(
     made_progress: bool,
     now: Micros,
 ) -> Account:
-    """End a poll. If a gap is left and the poll made progress with it, the account is due immediately.
+    """End a successful poll. If a gap is left and the poll made progress, the account is due immediately.
 
-    `newer` of the `new` items are above the previous watermark. `waited` is the time since the previous poll,
-    if both were due or in a cycle: manual polls do not show how often there are polls.
+    `new` is the number of new items, and `newer` the number of those that are newer than the previous
+    watermark. `elapsed` is the time since the previous poll, or None if the interval must not change.
+    `waited` is the same time for a scheduled poll, or None for a poll that a user requested.
     """
     interval = (
         account.poll_interval if elapsed is None else next_interval(account.poll_interval, newer, elapsed)
@@ -149,18 +147,15 @@ def poll_finished(
 
 
 def poll_failed(account: Account, error: FeedError, *, now: Micros) -> Account:
-    """End a poll that failed: keep what is known, and retry later."""
-    has_become_unavailable = (
-        isinstance(error, AccountUnavailable) and account.status is not AccountStatus.UNAVAILABLE
-    )
-    failures = 1 if has_become_unavailable else account.consecutive_failures + 1
+    """End a failed poll, and schedule the next attempt."""
+    is_unavailable = isinstance(error, AccountUnavailable)
+    is_first = is_unavailable and account.status is not AccountStatus.UNAVAILABLE
+    failures = 1 if is_first else account.consecutive_failures + 1
     failing = replace(
         account,
         lease=None,
         consecutive_failures=failures,
-        failing_since=account.failing_since
-        if account.failing_since is not None and not has_become_unavailable
-        else now,
+        failing_since=now if is_first or account.failing_since is None else account.failing_since,
         reason=str(error),
         last_polled_at=now,
     )
@@ -168,7 +163,7 @@ def poll_failed(account: Account, error: FeedError, *, now: Micros) -> Account:
         return failing
     if isinstance(error, InvalidActor):
         return replace(failing, status=AccountStatus.SUSPENDED)
-    if isinstance(error, AccountUnavailable):
+    if is_unavailable:
         wait = PROBE_INTERVALS[min(failures, len(PROBE_INTERVALS)) - 1]
         return replace(failing, status=AccountStatus.UNAVAILABLE, next_poll_at=now + add_jitter(wait))
     wait = min(MINUTE << min(failures - 1, 20), max(MAX_RETRY_WAIT, account.poll_interval))
@@ -176,7 +171,7 @@ def poll_failed(account: Account, error: FeedError, *, now: Micros) -> Account:
 
 
 def released(account: Account) -> Account:
-    """End a poll that was stopped: due as before. It may have stored posts without counting them."""
+    """End a poll that was stopped. Reset the post counts, because it may have stored uncounted posts."""
     return replace(profile_count_reset(account), lease=None)
 
 
@@ -197,7 +192,7 @@ def resumed(account: Account, *, now: Micros) -> Account:
 
 
 def reset(account: Account, *, now: Micros) -> Account:
-    """Forget how far the account was read. Its items stay, so nothing is stored twice."""
+    """Forget how far the account has been read."""
     return replace(
         account,
         watermark=None,
@@ -213,18 +208,17 @@ def reset(account: Account, *, now: Micros) -> Account:
 
 
 def hinted(account: Account, *, newest: Micros, now: Micros) -> Account:
-    """Make the account due now if an item was seen that is newer than the watermark."""
-    if account.status is not AccountStatus.ACTIVE or (
-        account.watermark is not None and newest <= account.watermark
-    ):
+    """Make the account due now if its newest known item is newer than the watermark."""
+    is_known = account.watermark is not None and newest <= account.watermark
+    if is_known or account.status is not AccountStatus.ACTIVE:
         return account
     return replace(account, next_poll_at=min(account.next_poll_at, now))
 
 
 def profile_updated(account: Account, profile: Profile, *, now: Micros) -> Account:
-    """Apply a profile: the handle, and by how much its post count has risen more than ours.
+    """Apply a profile: update the handle, and compare its post count with the posts that polls have found.
 
-    A falling count cancels an earlier rise: posts were deleted before a poll found them.
+    If the post count falls, posts were deleted before a poll found them, so fewer posts are unseen.
     """
     unseen, carried = account.unseen_posts, account.posts_since_profile
     if account.profile_posts is not None and profile.post_count is not None:
@@ -239,14 +233,15 @@ def profile_updated(account: Account, profile: Profile, *, now: Micros) -> Accou
         unseen_since=None if not unseen else now if account.unseen_since is None else account.unseen_since,
         profile_read_at=now,
         posts_since_profile=0,
-        uncounted_posts=carried,  # profiles may count a post later than a poll finds it
+        uncounted_posts=carried,  # a profile may count a post later than a poll finds it
     )
 
 
 def next_interval(interval: Micros, new: int, elapsed: Micros) -> Micros:
-    """Return an interval closer to one new item per poll: half as long after four items, longer after none.
+    """Return the next interval. It aims at one new item per poll.
 
-    If a poll finds nothing soon after another, the interval stays.
+    After four new items it is half as long, and after none it is longer. It stays the same if a poll finds
+    nothing soon after the previous one.
     """
     target = elapsed / new if new else max(interval, 2 * elapsed)
     return round(min(max(math.sqrt(interval * max(target, 1)), MIN_POLL_INTERVAL), MAX_POLL_INTERVAL))

@@ -1,19 +1,18 @@
 """URLs: the normal form that identifies a page, tracking parameters, and URLs in plain text.
 
-These functions are pure. Two links are the same if their normal forms are equal; the URL that is opened is
-the one that was shared. In the normal form
+These functions are pure. Two links lead to the same page if their normal forms are equal. The normal form is
+only used for comparison; users open the URL as it was shared. In the normal form
 
 - the scheme is https, the host is in lower case and ASCII, without credentials, default port and final dot;
-- letters, digits and `-._~` are not encoded; other characters are percent-encoded, in upper case, where
-  necessary;
-- parameters that track the reader are removed (`is_tracking`), and the others are sorted by name;
+- letters, digits and `-._~` are not percent-encoded, and percent-encoded characters are in upper case;
+- parameters that track the reader are removed (see `is_tracking`), and the others are sorted by name;
 - a trailing slash is removed, and so is the fragment, unless it selects the page: `#/article/5`, `#!/news`.
 
-The list of tracking parameters deliberately omits names that may select a page. A parameter belongs to
-`TRACKING_PARAMETERS` if its name is used for nothing else, and otherwise to the hosts where it is known to
-track or to carry a gift: `si` is a share code on YouTube, and may be a section elsewhere. To add one, find
-the documentation of the service that appends it, put it under the comment of that service, in lower case, and
-add an example to `tests/feeds/test_urls.py`.
+The list of tracking parameters deliberately omits names that may select a page. A parameter belongs in
+`TRACKING_PARAMETERS` if its name has no other use. Otherwise it belongs in `HOST_TRACKING_PARAMETERS`: `si`
+is a share code on YouTube, but may be a section on another site. To add a parameter, find the documentation
+of the service that appends it, add it in lower case under the comment of that service, and add an example to
+`tests/feeds/test_urls.py`.
 """
 
 from __future__ import annotations
@@ -26,22 +25,22 @@ MAX_URL_LENGTH = 2048
 """Maximum number of characters in a normal form."""
 
 _DEFAULT_PORTS = {"http": (80, 443), "https": (443,)}
-"""Both ports of http, since its normal form is https."""
+"""The ports that are omitted for each scheme. The normal form of http is https, so http has both ports."""
 _WHITESPACE = re.compile(r"\s")
 _HOST = re.compile(r"[^\x00-\x20\"#%/:<>?@\[\\\]^`{|}\x7f]+")
 _IPV6 = re.compile(r"[0-9a-f:.]+")
 _ESCAPE_CANDIDATE = re.compile(r"%([0-9A-Fa-f]{2})?|[^A-Za-z0-9\-._~!$&'()*+,;=:@/?%]")
-"""What may have to be written otherwise: percent signs, and characters that no URL has as they are."""
+"""Matches percent signs, and characters that must be percent-encoded."""
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _TEXT_DIRECTIVE = ":~:"
-"""Starts what a browser highlights, which is not a part of the page's own fragment."""
+"""The start of the text that a browser highlights. It does not belong to the page's own fragment."""
 
 _URL = re.compile(r"https?://[^\s<>\"'`\u2026]+", re.IGNORECASE)
 _TRAILING_PUNCTUATION = ".,;:!?\u2026\u2019\u201d"
 
 
 def normalize_url(url: str) -> str | None:
-    """Return the normal form of a web address, or None if it is not a valid one."""
+    """Return the normal form of an http or https URL, or None if the URL is invalid."""
     written = url.strip()
     if _WHITESPACE.search(written):
         return None
@@ -60,7 +59,7 @@ def normalize_url(url: str) -> str | None:
 
 
 def _host_and_authority(parts: SplitResult) -> tuple[str, str] | None:
-    """Return the host, and the host with its port as a URL has them."""
+    """Return the normal form of the host, alone and with its port. Return None if it is invalid."""
     scheme, host, port = parts.scheme.lower(), parts.hostname or "", parts.port
     if scheme not in _DEFAULT_PORTS:
         return None
@@ -79,7 +78,7 @@ def _host_and_authority(parts: SplitResult) -> tuple[str, str] | None:
 
 
 def _query(host: str, query: str) -> str:
-    """Return the parameters that select the page, in the order of their names."""
+    """Return the query without tracking parameters, sorted by name."""
     if not query:
         return ""
     pairs = [_normalize_escapes(part).partition("=") for part in query.split("&") if part]
@@ -88,13 +87,13 @@ def _query(host: str, query: str) -> str:
 
 
 def _fragment(fragment: str) -> str:
-    """Return the fragment if it selects the page, as in applications that route by it."""
+    """Return the fragment if it selects the page, as in single-page applications, else an empty string."""
     own = _normalize_escapes(fragment).partition(_TEXT_DIRECTIVE)[0]
     return own if "/" in own or own.startswith("!") else ""
 
 
 def _normalize_escapes(text: str) -> str:
-    """Return a part of a URL with its percent-encoding in the one normal form."""
+    """Return a part of a URL with normalized percent-encoding."""
     return _ESCAPE_CANDIDATE.sub(_normalize_escape, text)
 
 
@@ -107,30 +106,30 @@ def _normalize_escape(found: re.Match[str]) -> str:
 
 
 def original_url(url: str, normal: str) -> str:
-    """Return what is stored of the address as it was shared: nothing if it is the normal form."""
+    """Return a URL as it was shared, or an empty string if it equals the normal form or is too long."""
     written = url.strip()
     return "" if written == normal or len(written) > MAX_URL_LENGTH else written
 
 
 def find_urls(text: str) -> list[str]:
-    """Return the addresses that are merely written in a text, without the punctuation of its sentences."""
+    """Return the URLs in a text, without trailing punctuation."""
     return [_strip_punctuation(found.group()) for found in _URL.finditer(text)]
 
 
 def _strip_punctuation(url: str) -> str:
-    """A bracket belongs to the address if it was opened there."""
-    while url and (url[-1] in _TRAILING_PUNCTUATION or (url[-1] in ")]" and not _has_opening_bracket(url))):
+    """Remove trailing punctuation. Keep a closing bracket if the URL contains the opening one."""
+    while url and (url[-1] in _TRAILING_PUNCTUATION or _ends_with_unopened_bracket(url)):
         url = url[:-1]
     return url
 
 
-def _has_opening_bracket(url: str) -> bool:
-    opening = "(" if url[-1] == ")" else "["
-    return url.count(opening) >= url.count(url[-1])
+def _ends_with_unopened_bracket(url: str) -> bool:
+    opening = {")": "(", "]": "["}.get(url[-1])
+    return opening is not None and url.count(opening) < url.count(url[-1])
 
 
 TRACKING_PREFIXES = ("utm_", "mtm_", "guce_", "__hs", "gaa_", "pd_rd_", "pf_rd_")
-"""Families of parameters: Google Analytics, Matomo, Yahoo, HubSpot, Google's reader revenue, Amazon."""
+"""Prefixes of parameters of Google Analytics, Matomo, Yahoo, HubSpot, Google News and Amazon."""
 
 TRACKING_PARAMETERS = frozenset(
     {
@@ -180,17 +179,17 @@ HOST_TRACKING_PARAMETERS: Mapping[str, frozenset[str]] = {
     "economist.com": frozenset({"giftid"}),
     "reuters.com": frozenset({"taid"}),
 }
-"""For the host and everything below it."""
+"""Tracking parameters of a host and its subdomains."""
 
 _HOST_NAME = re.compile(r"[a-z0-9-]+(\.[a-z0-9-]+)*\.[a-z]{2,}", re.IGNORECASE)
 HOSTS_WITH_REF_BRANCH = frozenset({"github.com", "gitlab.com", "codeberg.org", "bitbucket.org"})
-"""Hosts on which `ref` names a branch."""
+"""Hosts on which `ref` is the name of a branch."""
 
 
 def is_tracking(host: str, name: str, value: str) -> bool:
-    """Return whether a query parameter of a page on this host tracks its reader.
+    """Return whether a query parameter of a page on this host tracks the reader.
 
-    Blogs and newsletters append `ref` with their own host name; with any other value it is left alone.
+    Blogs and newsletters append `ref` with their own host name. With any other value, `ref` does not track.
     """
     name = name.lower()
     if name in TRACKING_PARAMETERS or name.startswith(TRACKING_PREFIXES):
@@ -202,6 +201,6 @@ def is_tracking(host: str, name: str, value: str) -> bool:
 
 
 def _domains(host: str) -> list[str]:
-    """The host, and the domains that it belongs to, down to two labels."""
+    """Return the host and its parent domains that have at least two labels."""
     labels = host.split(".")
     return [".".join(labels[start:]) for start in range(max(1, len(labels) - 1))]

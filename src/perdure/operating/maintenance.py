@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 import msgspec
 
 from ..feeds.account import ACCOUNTS, StoredAccount
-from ..feeds.dirty_hours import LINKS
 from ..feeds.errors import CorruptFeedRecord
 from ..feeds.item import ITEMS, parse_item
-from ..feeds.link_index import parse_link_record
+from ..feeds.link_invalidation import LINKS
+from ..feeds.link_summary_store import parse_link_record
 from ..runtime import RuntimeConfig
 from ..runtime import lease as leases
 from ..storage import Delete, Insert, Micros, Record, Space, Storage, open_storage

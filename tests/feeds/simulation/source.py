@@ -102,9 +102,9 @@ class WorldSource:
             item_of(row) for row in rows if row is not None and row.is_visible and not row.post.is_spoiled
         ]
 
-    async def records(self, account_id: str, *, after: str | None = None) -> AsyncIterator[RecordPage]:
+    async def records(self, account_id: str) -> AsyncIterator[RecordPage]:
         """Posts and then reposts, each in the order of writing. A cursor is the collection and a key."""
-        at: str | None = after if after is not None else f"{POSTS}/"
+        at: str | None = f"{POSTS}/"
         while at is not None:
             await self._ask("records", account_id, at)
             collection, _, key = at.partition("/")
@@ -119,7 +119,7 @@ class WorldSource:
                 for row in rows
                 if not row.is_spoiled
             )
-            yield RecordPage(records=records, uris=tuple(row.uri for row in rows), cursor=at)
+            yield RecordPage(records=records, uris=tuple(row.uri for row in rows))
 
     async def _ask(self, kind: Asked, actor: str = "", cursor: str | None = None) -> None:
         question = Question(number=len(self.asked), kind=kind, actor=actor, cursor=cursor)

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...feeds import CycleStats, Feeds, PolledElsewhere, PollOutcome, RateLimiter
-from ...feeds.health import Alarm, AlarmState
+from ...feeds.alarms import Alarm, AlarmState
 from ...operating.times import format_clock, iso
 from ...storage import Micros
 from ...storage.errors import StorageError

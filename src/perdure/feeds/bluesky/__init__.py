@@ -1,7 +1,7 @@
-"""Bluesky as a source of feeds: its public service, or the reader's own server with credentials. No SDK.
+"""Bluesky as a source of feeds: its public service, or with a login the user's own server. It uses no SDK.
 
-`items` and `embeds` parse responses, `errors` has the table of error responses, `xrpc` sends requests,
-`session` keeps the tokens valid, and `source` combines them.
+`xrpc` sends requests, `session` renews tokens, `lexicon` declares the schemas of responses, `items` and
+`post_links` parse them, `errors` maps error responses, and `source` combines these modules.
 """
 
 from .source import BlueskyHintSource, BlueskySource, open_bluesky

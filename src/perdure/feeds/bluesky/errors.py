@@ -1,7 +1,7 @@
-"""Bluesky's error responses, as errors of feeds. This is the whole table. The functions are pure.
+"""The error responses of Bluesky, mapped to errors of feeds. These functions are pure.
 
-The status alone is not enough: an expired token, an unknown account and a malformed cursor are all 400. Each
-is identified by its status and its `error`, and by the whole message if two share these.
+The status alone is not enough: an expired token, an unknown account and a malformed cursor all have status
+400. A response is identified by its status and its `error`, and if necessary by its whole message.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CHECK_CREDENTIALS = "check bluesky.identifier in the settings, and its app passw
 
 
 class TokenRejected(SourceError):
-    """Raised when the access token is no longer valid. `session` handles it by getting a new one."""
+    """Raised when the access token is no longer valid. `session` then gets a new token."""
 
 
 _ERRORS_BY_CODE: dict[tuple[int, str], type[SourceError]] = {
@@ -52,7 +52,7 @@ _ERRORS_BY_CODE: dict[tuple[int, str], type[SourceError]] = {
 }
 
 _OWN_ACCOUNT_ERRORS = frozenset({"AccountDeactivated", "AccountTakedown"})
-"""Errors of status 401 about the account whose token was sent."""
+"""Errors with status 401 about the account whose token was sent."""
 
 _ERRORS_BY_MESSAGE: dict[str, type[SourceError]] = {
     "Profile not found": AccountUnavailable,
@@ -61,13 +61,13 @@ _ERRORS_BY_MESSAGE: dict[str, type[SourceError]] = {
     "Invalid AT identifier": InvalidActor,
     "Malformed cursor": CursorRejected,
 }
-"""The meanings of 400 InvalidRequest."""
+"""The errors for status 400 with `InvalidRequest`, by message."""
 
 
 def error_from_response(
     status: int, headers: Mapping[str, str], body: bytes, *, actor: str, now: Micros, has_token: bool = False
 ) -> SourceError:
-    """Return the error for a response other than 2xx and 304.
+    """Return the error for a response whose status is neither 2xx nor 304.
 
     `actor` is the account in the request. `has_token` is whether the request was sent with a token.
     """
@@ -95,7 +95,7 @@ def _error_class(status: int, error: ErrorResponse, actor: str, *, has_token: bo
     if (known := _ERRORS_BY_CODE.get((status, error.error))) is not None:
         return known if has_token or known is not TokenRejected else SourceUnavailable
     if status == 401:
-        # Any other 401 is about a token between Bluesky's own servers ("jwt expired"), and temporary.
+        # Any other 401 is a temporary error between Bluesky's own servers ("jwt expired").
         return AuthenticationFailed if has_token and error.error in _OWN_ACCOUNT_ERRORS else SourceUnavailable
     if (status, error.error) != (400, "InvalidRequest"):
         return RequestRejected
@@ -104,15 +104,15 @@ def _error_class(status: int, error: ErrorResponse, actor: str, *, has_token: bo
 
 
 def _parse_error(body: bytes) -> ErrorResponse | None:
-    """Parse an error response. Return None if it is not a Bluesky error."""
+    """Parse an error response. Return None if it does not have Bluesky's format."""
     try:
-        return _refusal.decode(body)
+        return _error_response.decode(body)
     except (ValueError, RecursionError):
         return None
 
 
 def retry_at(headers: Mapping[str, str], now: Micros) -> Micros | None:
-    """Return when to retry, or None if the headers do not say."""
+    """Return the time of the next attempt according to the headers, or None if they contain no time."""
     if (value := headers.get("retry-after")) is not None:
         if (seconds := parse_int(value)) is not None:
             return now + seconds * SECOND
@@ -123,7 +123,10 @@ def retry_at(headers: Mapping[str, str], now: Micros) -> Micros | None:
 
 
 def parse_rate_limit(headers: Mapping[str, str]) -> tuple[int | None, int, Micros] | None:
-    """Return the limit, how many requests are left, and when it resets. None if the headers do not say."""
+    """Return the limit, the number of remaining requests, and the time of the reset.
+
+    Return None if the headers do not contain them.
+    """
     remaining = parse_int(headers.get("ratelimit-remaining"))
     reset = parse_int(headers.get("ratelimit-reset"))
     if remaining is None or reset is None:
@@ -132,7 +135,7 @@ def parse_rate_limit(headers: Mapping[str, str]) -> tuple[int | None, int, Micro
 
 
 def parse_int(text: str | None) -> int | None:
-    """Parse a number in a header. Return None if it is not a plain one."""
+    """Parse a number in a header. Return None if it is not a plain decimal number."""
     if text is None or not (plain := text.strip()).isascii() or not plain.isdigit() or len(plain) > 12:
         return None
     return int(plain)
@@ -145,4 +148,4 @@ def _parse_http_date(text: str) -> Micros | None:
         return None
 
 
-_refusal = msgspec.json.Decoder(ErrorResponse)
+_error_response = msgspec.json.Decoder(ErrorResponse)

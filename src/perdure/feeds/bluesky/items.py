@@ -1,6 +1,6 @@
-"""Items from Bluesky's responses, and its timestamps.
+"""Parsers of Bluesky's responses: items, profiles and timestamps.
 
-These functions are pure. Each record is parsed on its own. An invalid one is skipped and counted, and does
+These functions are pure. Each record is parsed separately. An invalid record is skipped and counted, and does
 not affect the others.
 """
 
@@ -17,12 +17,10 @@ from msgspec import Raw
 from ...storage import Micros
 from ..item import Item, ItemKind, is_storable, is_valid_uri
 from ..source import FeedPage, Profile, RecordPage, SourceRecord
-from .embeds import find_links, is_quote
 from .lexicon import (
     REASON_PIN,
     REASON_REPOST,
     REPOST,
-    AnyRecord,
     Feed,
     FeedEntry,
     Follow,
@@ -33,22 +31,24 @@ from .lexicon import (
     ProfileView,
     Reason,
     Records,
+    RecordUri,
     Repost,
 )
+from .post_links import find_links, is_quote
 
 R = TypeVar("R")
 T = TypeVar("T")
 
 SMALL_RECORD_BYTES = 16 * 1024
-"""A record of this size always fits into the storage. Hardly any is larger."""
+"""Maximum size of a record that is stored without checking the size of its item. Few records are larger."""
 
 
 class InvalidRecord(ValueError):
-    """Raised when a record is invalid. Caught in this module."""
+    """Raised and caught in this module when a record is invalid."""
 
 
 def parse_page(feed: Feed, etag: str | None = None) -> FeedPage:
-    """Parse a page of a feed. Pinned items are separate, because they are not in the order of the page."""
+    """Parse a page of a feed. Pinned items are separate because they are not sorted by time."""
     entries, bad = _parse_each(feed.feed, _parse_entry)
     return FeedPage(
         items=tuple(item for item, is_pinned in entries if not is_pinned),
@@ -59,20 +59,20 @@ def parse_page(feed: Feed, etag: str | None = None) -> FeedPage:
     )
 
 
-def parse_records(records: Records, account_id: str, cursor: str | None) -> RecordPage:
+def parse_records(records: Records, account_id: str) -> RecordPage:
     """Parse a page of an account's own records."""
     written, _ = _parse_each(records.records, lambda raw: _parse_record(raw, account_id))
     named, _ = _parse_each(records.records, _named.decode)
-    return RecordPage(records=tuple(written), uris=tuple(each.uri for each in named), cursor=cursor)
+    return RecordPage(records=tuple(written), uris=tuple(each.uri for each in named))
 
 
 def parse_follows(records: Records) -> list[str]:
-    """Return the ids of the accounts that these records of a follow list name."""
+    """Return the ids of the followed accounts in these follow records."""
     return _parse_each(records.records, lambda raw: _follow.decode(_record.decode(raw).value).subject)[0]
 
 
 def complete_items(items: Iterable[Item], posts: Posts) -> list[Item]:
-    """Return these items with what the posts show. An item whose post is not among them is left out."""
+    """Return these items completed with data from `posts`. Omit items whose post is missing there."""
     views = {
         view.uri: (view, raw)
         for view, raw in _parse_each(posts.posts, lambda raw: (_view.decode(raw), raw))[0]
@@ -83,23 +83,14 @@ def complete_items(items: Iterable[Item], posts: Posts) -> list[Item]:
 
 def _complete_item(item: Item, view: PostView, raw: Raw) -> Item:
     """Return an item as the feed shows it. A repost keeps its own URI and time."""
-    if item.kind != "repost":
-        return _require_storable(_make_item(FeedEntry(post=view)), raw)
     shown = _make_item(FeedEntry(post=view))
-    return _require_storable(
-        msgspec.structs.replace(
-            item,
-            author_id=shown.author_id,
-            author_handle=shown.author_handle,
-            text=shown.text,
-            links=shown.links,
-        ),
-        raw,
-    )
+    if item.kind == "repost":
+        shown = msgspec.structs.replace(shown, uri=item.uri, time=item.time, kind=item.kind)
+    return _require_storable(shown, raw)
 
 
 def latest_by_author(feed: Feed) -> dict[str, Micros]:
-    """Return the accounts in a feed of many, and the time of the newest item of each."""
+    """Return the ids of the accounts in a feed, each with the time of its newest item."""
     newest: dict[str, Micros] = {}
     for author, time in _parse_each(feed.feed, _author_and_time)[0]:
         newest[author] = max(time, newest.get(author, 0))
@@ -111,13 +102,13 @@ def parse_profiles(raws: Iterable[Raw]) -> list[Profile]:
 
 
 def _parse_each(raws: Iterable[R], read: Callable[[R], T]) -> tuple[list[T], int]:
-    """Return the valid ones, and how many are invalid."""
+    """Return the parsed records, and the number of invalid ones."""
     valid: list[T] = []
     invalid = 0
     for raw in raws:
         try:
             valid.append(read(raw))
-        except (ValueError, RecursionError):  # all that decoding raises, and InvalidRecord
+        except (ValueError, RecursionError):  # InvalidRecord and all errors of decoding
             invalid += 1
     return valid, invalid
 
@@ -149,8 +140,10 @@ def _repost_reason(entry: FeedEntry) -> Reason | None:
 
 
 def _entry_time(entry: FeedEntry) -> Micros:
-    """Return the position of an entry in its feed: the time of a repost, or for a post the earlier of its
-    author's time and the time when it was indexed.
+    """Return the time by which the feed sorts an entry.
+
+    For a repost, that is the time when it was indexed. For a post, it is the earlier one of the author's time
+    and the time when the post was indexed.
     """
     repost = _repost_reason(entry)
     if repost is not None:
@@ -176,7 +169,7 @@ def _post_kind(post: Post) -> ItemKind:
 
 
 def _parse_record(raw: Raw, account_id: str) -> SourceRecord:
-    """Parse a record as its author's server lists it. Its URI is the same as in the feed."""
+    """Parse a record from a listing of an account's own records."""
     written = _record.decode(raw)
     collection, _, key = written.uri.removeprefix(f"at://{account_id}/").partition("/")
     if collection == REPOST:
@@ -200,7 +193,7 @@ def _parse_record(raw: Raw, account_id: str) -> SourceRecord:
 
 
 def _record_time(author_time: object, key: str) -> Micros:
-    """Return the earlier of the author's time and the time in the key: the time of indexing is not known."""
+    """Return the earlier one of the author's time and the time in the key. No time of indexing is known."""
     times = [time for time in (parse_timestamp(author_time), tid_time(key)) if time is not None]
     return _require_time(min(times, default=None))
 
@@ -217,7 +210,7 @@ def _require_time(time: Micros | None) -> Micros:
 
 
 def _require_storable(item: Item, raw: Raw) -> Item:
-    """Check that an item can be stored. For a small record, only the URI can be invalid."""
+    """Return an item if it can be stored, else raise InvalidRecord. Of a small record, check only the URI."""
     if not (is_valid_uri(item.uri) if len(raw) <= SMALL_RECORD_BYTES else is_storable(item)):
         raise InvalidRecord("is too large to store")
     return item
@@ -225,7 +218,7 @@ def _require_storable(item: Item, raw: Raw) -> Item:
 
 _entry = msgspec.json.Decoder(FeedEntry)
 _record = msgspec.json.Decoder(ListedRecord)
-_named = msgspec.json.Decoder(AnyRecord)
+_named = msgspec.json.Decoder(RecordUri)
 _follow = msgspec.json.Decoder(Follow)
 _view = msgspec.json.Decoder(PostView)
 _post = msgspec.json.Decoder(Post)
@@ -241,10 +234,10 @@ _TID_CLOCK_BITS = 10
 
 
 def parse_timestamp(written: object) -> Micros | None:
-    """Parse a time as the server does: a date with dashes and a time of day.
+    """Parse a timestamp as the server does: a date with dashes and a time of day.
 
-    Without an offset it is UTC, and before 1970 it is 1970. Return None for anything else: clients can
-    write any value.
+    A time without an offset is UTC, and a time before 1970 becomes 1970. Return None for anything else,
+    because clients can write any value.
     """
     if not isinstance(written, str) or not _TIMESTAMP.match(written):
         return None
@@ -257,9 +250,9 @@ def parse_timestamp(written: object) -> Micros | None:
 
 
 def tid_time(key: str) -> Micros | None:
-    """Return the time in a TID, the usual key of a record, or None if it is not one.
+    """Return the time in a TID, the usual key of a record, or None if the key is not a TID.
 
-    A TID is a time and ten bits that distinguish writers.
+    A TID consists of a time and ten bits that distinguish writers.
     """
     if len(key) != _TID_LENGTH or not all(character in _TID_DIGITS for character in key):
         return None

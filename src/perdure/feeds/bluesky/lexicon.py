@@ -1,7 +1,7 @@
-"""The schemas of Bluesky's responses, as far as they are used. Other fields are ignored.
+"""The schemas of Bluesky's responses. Fields that are not declared here are ignored.
 
-Clients write the records, so only the fields that an item needs must be valid. The members of lists, and
-everything that contains links, stay raw here and are parsed separately.
+Clients can write invalid records, so only required fields must be valid. The members of lists, and all fields
+that contain links, are kept as raw JSON and are parsed separately.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FACET_LINK = "app.bsky.richtext.facet#link"
 
 
 class LexiconObject(msgspec.Struct, rename="camel", gc=False):
-    """A part of a response. It is never part of a reference cycle."""
+    """The base class of all objects in responses. They never form reference cycles, so `gc` is off."""
 
 
 # Feeds
@@ -37,11 +37,11 @@ class Author(LexiconObject):
 
 
 class Reply(LexiconObject):
-    """The parent of a reply. Only its presence matters."""
+    """The parent of a reply. Its fields are not used."""
 
 
 class Post(LexiconObject):
-    """The record of a post, as its author wrote it."""
+    """A post as its author wrote it."""
 
     text: str = ""
     created_at: object = None
@@ -59,7 +59,7 @@ class PostView(LexiconObject):
 
 
 class Reason(LexiconObject):
-    """Why a post of another account, or a pinned post, is in this feed."""
+    """The reason why a feed shows a reposted or pinned post."""
 
     type: str = msgspec.field(name="$type", default="")
     by: Author | None = None
@@ -81,7 +81,10 @@ class External(LexiconObject):
 
 
 class QuotedRecord(LexiconObject):
-    """A quoted record: its URI in a record, all of it in a view, one level deeper if there is media."""
+    """A quoted record. If the post has media too, the quoted record is in `record`.
+
+    A record has only the URI of the quoted record, while a view has all fields.
+    """
 
     uri: str = ""
     value: Post | None = None
@@ -90,7 +93,7 @@ class QuotedRecord(LexiconObject):
 
 
 class Embed(LexiconObject):
-    """An embed, as it was written (`embed`) or as it is shown (`embed#view`)."""
+    """An embed in a record (`embed`) or in a view (`embed#view`)."""
 
     external: External | None = None
     media: Embed | None = None
@@ -98,7 +101,7 @@ class Embed(LexiconObject):
 
 
 class Index(LexiconObject):
-    """A range of bytes of the text in UTF-8."""
+    """A range of bytes in the text, which is encoded as UTF-8."""
 
     byte_start: int
     byte_end: int
@@ -127,14 +130,14 @@ class ListedRecord(LexiconObject):
     value: Raw
 
 
-class AnyRecord(LexiconObject):
-    """A record of any kind."""
+class RecordUri(LexiconObject):
+    """A record or a reference to one, of which only the URI is used."""
 
     uri: str
 
 
 class Follow(LexiconObject):
-    """The record of a follow."""
+    """A follow record."""
 
     subject: str
 
@@ -143,12 +146,8 @@ class Posts(LexiconObject):
     posts: list[Raw]
 
 
-class Subject(LexiconObject):
-    uri: str
-
-
 class Repost(LexiconObject):
-    subject: Subject
+    subject: RecordUri
     created_at: object = None
 
 

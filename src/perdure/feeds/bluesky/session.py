@@ -1,7 +1,7 @@
-"""The reader's session: one pair of tokens for all requests, renewed by the first request that is rejected.
+"""A login session at a Bluesky server: one pair of tokens for all requests.
 
-An access token is valid for two hours, and then every running request is rejected at the same moment. One of
-them renews it and the others wait. None of this is the fault of the account that was asked for.
+An access token is valid for two hours. Then the server rejects all running requests at the same moment. One
+of them renews the token and the others wait. This is not a failure of the accounts that are polled.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PRIVATE_MODE = 0o700
 
 
 class SessionFile:
-    """The tokens of one reader at one server."""
+    """A file with the tokens of one user at one server."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -38,7 +38,7 @@ class SessionFile:
 
     @classmethod
     def default(cls, service: str, identifier: str, environ: Mapping[str, str]) -> SessionFile | None:
-        """Return the file in the user's state folder, or None if the environment names no such folder."""
+        """Return the file in the user's state directory, or None if the environment does not define one."""
         state = environ.get("XDG_STATE_HOME") or (
             f"{environ['HOME']}/.local/state" if environ.get("HOME") else ""
         )
@@ -48,7 +48,7 @@ class SessionFile:
         return cls(Path(state, "perdure", f"bluesky-{name}.json"))
 
     def read(self) -> Tokens | None:
-        """Return the stored tokens, or None if there are none that can be used."""
+        """Return the stored tokens, or None if the file is missing or unusable."""
         try:
             with self.path.open("rb") as file:
                 if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
@@ -62,22 +62,22 @@ class SessionFile:
             return None
 
     def write(self, tokens: Tokens) -> None:
-        """Replace the stored tokens. A reader finds the old ones or the new ones."""
+        """Replace the stored tokens atomically."""
         if not self._is_writable:
             return
         try:
             self.path.parent.mkdir(mode=_PRIVATE_MODE, parents=True, exist_ok=True)
-            handle, name = mkstemp(dir=self.path.parent)  # which only its user can read
+            handle, name = mkstemp(dir=self.path.parent)  # only its owner can read it
             try:
                 with os.fdopen(handle, "wb") as file:
                     file.write(msgspec.json.encode(tokens))
-                os.replace(name, self.path)  # noqa: PTH105 - of a name
+                os.replace(name, self.path)  # noqa: PTH105 - the name is a string
             except OSError:
                 Path(name).unlink(missing_ok=True)
                 raise
         except OSError as error:
             self._is_writable = False
-            log.warning("the login is not kept for the next command: %s", error)
+            log.warning("cannot save the login for the next command: %s", error)
 
 
 _tokens = msgspec.json.Decoder(Tokens)
@@ -86,16 +86,16 @@ _tokens = msgspec.json.Decoder(Tokens)
 T = TypeVar("T")
 
 MAX_RENEWALS = 3
-"""Maximum number of renewals per request: a server that rejects tokens it has just issued needs a pause."""
+"""Maximum number of token renewals per request, in case a server rejects the tokens that it issues."""
 
 
 class Session:
-    """The tokens, and how to get new ones."""
+    """The tokens of a user, which are renewed when necessary."""
 
     def __init__(
         self, client: XrpcClient, identifier: str, password: str, *, file: SessionFile | None = None
     ) -> None:
-        """`file` keeps the tokens between processes: a server allows few logins in five minutes."""
+        """Create a session. `file` keeps the tokens between processes, because servers limit logins."""
         self._client = client
         self._identifier = identifier
         self._password = password
@@ -103,22 +103,22 @@ class Session:
         self._tokens: Tokens | None = None if file is None else file.read()
         self._renewing = anyio.Lock()
         self._rejected_token: str | None = None
-        """The last token that the server rejected. It is not sent again."""
+        """The last access token that the server rejected. It is not sent again."""
         self._login_error: str | None = None
 
     @property
     def token(self) -> str | None:
-        """The access token. None if there is none, or the server rejected it."""
+        """The access token. None if there is none or the server has rejected it."""
         tokens = self._tokens
         return None if tokens is None or tokens.access_jwt == self._rejected_token else tokens.access_jwt
 
     def invalidate(self, token: str) -> None:
-        """Note that the server rejects this token. If it is an earlier one, the current one stays valid."""
+        """Stop using this token, which the server has rejected. Keep the current token if it is newer."""
         if token == self.token:
             self._rejected_token = token
 
     async def ensure_token(self) -> None:
-        """Get a token if none is valid. Raise AuthenticationFailed if the login fails."""
+        """Get a new token if there is no valid one. Raise AuthenticationFailed if the login fails."""
         if self.token is not None:
             return
         async with self._renewing:
@@ -129,24 +129,22 @@ class Session:
                     self._file.write(self._tokens)
 
     async def _renew(self) -> Tokens:
-        """Return new tokens: those of another process, or refreshed ones, or those of a new login."""
+        """Return tokens that another process has stored, or refreshed ones, or those of a new login."""
         stored = None if self._file is None else self._file.read()
         if stored is not None and stored.access_jwt != self._rejected_token and stored != self._tokens:
             return stored
         if self._tokens is not None:
             try:
-                return await self._refresh(self._tokens.refresh_jwt)
+                token = self._tokens.refresh_jwt
+                return await self._client.post("com.atproto.server.refreshSession", _tokens, token=token)
             except (SourceUnavailable, RateLimited):
                 raise
             except SourceError:
-                self._tokens = None  # too old as well, or revoked
+                self._tokens = None  # the refresh token has expired or was revoked
         return await self._log_in()
 
-    async def _refresh(self, token: str) -> Tokens:
-        return await self._client.post("com.atproto.server.refreshSession", _tokens, token=token)
-
     async def _log_in(self) -> Tokens:
-        """Log in. Remember a failure: repeated attempts with a wrong password lock the account."""
+        """Log in. Remember a failure, because repeated attempts with a wrong password lock the account."""
         if self._login_error is not None:
             raise AuthenticationFailed(self._login_error)
         credentials = {"identifier": self._identifier, "password": self._password}
@@ -162,7 +160,7 @@ class Session:
 
 
 class AuthenticatedClient:
-    """A client that sends the token of a session, and renews it if it is rejected."""
+    """A client that sends the access token of a session, and renews it when it is rejected."""
 
     def __init__(self, client: XrpcClient, session: Session) -> None:
         self._client = client

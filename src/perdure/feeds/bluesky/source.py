@@ -1,4 +1,4 @@
-"""`BlueskySource`: reads feeds, profiles, follow lists and records. `open_bluesky` opens it from settings."""
+"""`BlueskySource` reads feeds, profiles, follow lists and records. `open_bluesky` opens it with settings."""
 
 from __future__ import annotations
 
@@ -33,18 +33,13 @@ TIMELINE = "timeline"
 class BlueskySource:
     """A FeedSource, a FollowSource and an AuditSource."""
 
-    def __init__(
-        self,
-        feeds: XrpcReader,
-        records: XrpcReader,
-        *,
-        public: XrpcReader | None = None,
-        name: str = "Bluesky",
-    ) -> None:
-        """`records` is the server with the records of accounts. `public` is used without credentials if an
-        account blocks the reader of `feeds`.
+    name = "Bluesky"
+
+    def __init__(self, feeds: XrpcReader, records: XrpcReader, *, public: XrpcReader | None = None) -> None:
+        """Read feeds and profiles from `feeds`, and the records of accounts from `records`.
+
+        If an account blocks the user of `feeds`, read it from `public`, without credentials.
         """
-        self.name = name
         self._feeds = feeds
         self._records = records
         self._public = public
@@ -52,7 +47,7 @@ class BlueskySource:
     async def page(
         self, account_id: str, *, limit: int, cursor: str | None = None, etag: str | None = None
     ) -> FeedPage | None:
-        """Return a page of a feed: posts, replies, quotes and reposts. Only the newest has an ETag."""
+        """Return a page of posts, replies, quotes and reposts. Only the newest page has an ETag."""
         params: dict[str, str | int] = {"actor": account_id, "limit": limit}
         if cursor is not None:
             params["cursor"] = cursor
@@ -63,7 +58,7 @@ class BlueskySource:
         return parse_page(response.value, response.etag if cursor is None else None)
 
     async def profiles(self, actors: Sequence[str]) -> list[Profile]:
-        """Return the profiles that exist. Raise InvalidActor if one of the names is not valid."""
+        """Return the profiles that exist. Raise InvalidActor if one of the names is invalid."""
         names = [actor.removeprefix("@") for actor in actors]
         found: list[Profile] = []
         for batch in batched(names, PROFILES_PER_REQUEST):
@@ -73,7 +68,7 @@ class BlueskySource:
         return found
 
     async def follows(self, actor: str) -> AsyncGenerator[Profile]:
-        """Yield the accounts that `actor` follows."""
+        """Yield the profiles of the accounts that `actor` follows."""
         params: dict[str, str | int] = {"actor": actor.removeprefix("@"), "limit": PAGE_SIZE}
         used: set[str] = set()
         while True:
@@ -88,68 +83,49 @@ class BlueskySource:
     async def unfollowed(self, actor: str, account_ids: Sequence[str]) -> set[str]:
         """Return those of these accounts that `actor` certainly does not follow.
 
-        The actor's own records show that. If they cannot be read, it is certain for accounts that are shown:
-        the follow list would contain them.
+        The actor's own follow records are complete. If they cannot be read, return the accounts that have a
+        profile, because the follow list would contain them if they were followed.
         """
+        followed: set[str] = set()
         try:
-            followed = {each async for each in self._follow_records(actor)}
+            async for records in self._list_records(actor, FOLLOW):
+                followed.update(parse_follows(records))
         except (AccountUnavailable, RequestRejected):
             return {profile.account_id for profile in await self.profiles(account_ids)}
         return set(account_ids) - followed
 
-    async def _follow_records(self, actor: str) -> AsyncGenerator[str]:
-        """Yield the ids of all accounts that `actor` follows, shown or not."""
-        key, used = "", set[str]()
-        while True:
-            records = await self._list_records(actor, FOLLOW, key)
-            for followed in parse_follows(records):
-                yield followed
-            if not records.cursor:
-                return
-            _check_unused(records.cursor, used, f"the follow records of {actor}")
-            key = records.cursor
-
     async def shown_items(self, items: Sequence[Item]) -> list[Item]:
-        """Return these items as the feed shows them."""
+        """Return these items as the feed shows them. Omit items that it does not show."""
         found: list[Item] = []
         for batch in batched(items, POSTS_PER_REQUEST):
             params = {"uris": list(dict.fromkeys(item.post_uri for item in batch))}
             found += complete_items(batch, await self._get_modified("app.bsky.feed.getPosts", params, _posts))
         return found
 
-    async def records(self, account_id: str, *, after: str | None = None) -> AsyncGenerator[RecordPage]:
-        """Yield all posts of an account, and then all reposts, each in the order of their keys. A cursor is
-        the collection and the last key that was read.
-        """
-        at = after if after is not None else f"{POST}/"
-        used: set[str] = set()
-        while at is not None:
-            used.add(at)
-            page = await self._record_page(account_id, at)
-            if page.cursor in used:
-                raise SourceUnavailable(f"the record listing of {account_id} repeats a cursor")
-            at = page.cursor
-            yield page
+    async def records(self, account_id: str) -> AsyncGenerator[RecordPage]:
+        """Yield all posts of an account, and then all reposts, each in the order of their keys."""
+        for collection in (POST, REPOST):
+            async for records in self._list_records(account_id, collection):
+                yield parse_records(records, account_id)
 
-    async def _record_page(self, account_id: str, at: str) -> RecordPage:
-        collection, _, key = at.partition("/")
-        records = await self._list_records(account_id, collection, key)
-        following = f"{collection}/{records.cursor}" if records.cursor else _next_collection(collection)
-        return parse_records(records, account_id, following)
-
-    async def _list_records(self, account_id: str, collection: str, after: str) -> Records:
-        """Return the records after a key, in the order of their keys."""
+    async def _list_records(self, account_id: str, collection: str) -> AsyncGenerator[Records]:
+        """Yield the records of a collection page by page, in the order of their keys."""
         params: dict[str, str | int] = {
             "repo": account_id,
             "collection": collection,
             "limit": PAGE_SIZE,
             "reverse": "true",
         }
-        if after:
-            params["cursor"] = after
-        return _require_modified(
-            await self._records.get("com.atproto.repo.listRecords", params, _records)
-        ).value
+        used: set[str] = set()
+        while True:
+            response = await self._records.get("com.atproto.repo.listRecords", params, _records)
+            records = _require_modified(response).value
+            if records.cursor:
+                _check_unused(records.cursor, used, f"the record listing of {account_id}")
+                params["cursor"] = records.cursor
+            yield records
+            if not records.cursor:
+                return
 
     async def _get_modified(self, method: str, params: QueryParams, decoder: msgspec.json.Decoder[T]) -> T:
         return _require_modified(await self._get(method, params, decoder)).value
@@ -157,7 +133,7 @@ class BlueskySource:
     async def _get(
         self, method: str, params: QueryParams, decoder: msgspec.json.Decoder[T], *, etag: str | None = None
     ) -> XrpcResponse[T] | None:
-        """Send a request, and repeat it without credentials if the account blocks the reader."""
+        """Send a request, and repeat it without credentials if the account blocks the user."""
         try:
             return await self._feeds.get(method, params, decoder, etag=etag)
         except AccountBlocked:
@@ -167,39 +143,25 @@ class BlueskySource:
 
 
 class BlueskyHintSource(BlueskySource):
-    """Also a HintSource: it reads one feed of many accounts, the reader's timeline or a list."""
+    """A BlueskySource that is also a HintSource: it reads a feed of many accounts."""
 
-    def __init__(
-        self,
-        feeds: XrpcReader,
-        records: XrpcReader,
-        hints: str,
-        *,
-        public: XrpcReader | None = None,
-        name: str = "Bluesky",
-    ) -> None:
-        super().__init__(feeds, records, public=public, name=name)
-        self._hints = hints
+    hints: str = TIMELINE
+    """`timeline` for the user's timeline, or the at:// URI of a list."""
 
     async def latest_activity(self) -> Mapping[str, Micros]:
-        """Return the accounts in the newest page, and the time of the newest item of each."""
+        """Return the ids of the accounts in the newest page, each with the time of its newest item."""
         params: dict[str, str | int] = {"limit": PAGE_SIZE}
-        if self._hints == TIMELINE:
+        if self.hints == TIMELINE:
             return latest_by_author(await self._get_modified("app.bsky.feed.getTimeline", params, _feed))
-        params["list"] = self._hints
+        params["list"] = self.hints
         return latest_by_author(await self._get_modified("app.bsky.feed.getListFeed", params, _feed))
 
 
 def _check_unused(cursor: str, used: set[str], what: str) -> None:
-    """Raise SourceUnavailable if a cursor repeats, because the list is then incomplete."""
+    """Raise SourceUnavailable if a cursor repeats, because the list would be incomplete."""
     if cursor in used:
         raise SourceUnavailable(f"{what} repeats a cursor")
     used.add(cursor)
-
-
-def _next_collection(collection: str) -> str | None:
-    """Return the cursor of the next collection, or None after the last."""
-    return f"{REPOST}/" if collection == POST else None
 
 
 def _require_modified(response: XrpcResponse[T] | None) -> XrpcResponse[T]:
@@ -228,9 +190,9 @@ async def open_bluesky(
     request_timeout: float = REQUEST_TIMEOUT,
     transport: httpx2.AsyncBaseTransport | None = None,
 ) -> AsyncGenerator[BlueskySource]:
-    """Open Bluesky as these settings describe it.
+    """Open Bluesky with these settings. Raise InvalidSettings if they are invalid.
 
-    `limiter` is the rate limiter of the server with the feeds. `transport` replaces the connections.
+    `limiter` limits the requests to the server with the feeds. `transport` replaces the HTTP connections.
     """
     bluesky = settings.bluesky
     _check(bluesky)
@@ -242,7 +204,7 @@ async def open_bluesky(
         settings.polling,
     )
     limits = httpx2.Limits(max_keepalive_connections=connections, keepalive_expiry=KEEPALIVE_SECONDS)
-    # XrpcClient has its own timeout, for the response as a whole.
+    # XrpcClient has its own timeout, which includes the whole response.
     async with httpx2.AsyncClient(
         limits=limits, timeout=None, headers={"user-agent": "perdure"}, transport=transport
     ) as http:
@@ -261,10 +223,12 @@ async def open_bluesky(
 def _make_source(
     settings: BlueskySettings, feeds: XrpcReader, records: XrpcReader, *, public: XrpcReader | None = None
 ) -> BlueskySource:
-    """Return a source, which is a HintSource only if hints are configured."""
+    """Return a source. It is a HintSource only if hints are configured."""
     if settings.hints is None:
         return BlueskySource(feeds, records, public=public)
-    return BlueskyHintSource(feeds, records, settings.hints, public=public)
+    source = BlueskyHintSource(feeds, records, public=public)
+    source.hints = settings.hints
+    return source
 
 
 def _check(settings: BlueskySettings) -> None:
@@ -291,13 +255,13 @@ def _is_http_url(url: str) -> bool:
 
 
 def _is_encrypted(url: str) -> bool:
-    """Whether requests are encrypted, or do not leave this machine."""
+    """Return whether requests are encrypted or stay on this machine."""
     parsed = httpx2.URL(url)
     return parsed.scheme == "https" or parsed.host in ("127.0.0.1", "::1", "localhost")
 
 
 def _password(settings: BlueskySettings, environ: Mapping[str, str]) -> str | None:
-    """Return the password, or None if there is no login."""
+    """Return the app password, or None if no login is configured. Raise InvalidSettings if it is missing."""
     if settings.identifier is None:
         return None
     if password := environ.get(settings.password_variable):

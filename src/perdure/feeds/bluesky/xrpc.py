@@ -1,6 +1,6 @@
-"""The HTTP client for a Bluesky server (XRPC), with a rate limit, retries and typed responses.
+"""An HTTP client for XRPC, the API of Bluesky servers, with a rate limit, retries and typed responses.
 
-A response that is late, cut off or invalid raises SourceUnavailable, and the request is retried.
+A request is retried if its response is late, incomplete or invalid. The last failure is SourceUnavailable.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ T = TypeVar("T")
 QueryParams: TypeAlias = Mapping[str, str | int | Sequence[str]]
 
 REQUEST_TIMEOUT = 30.0
-"""Seconds from the first byte of a request to the last of the response."""
+"""Seconds from the start of a request to the end of its response."""
 OWN_ETAG_PREFIX = "perdure:"
-"""The prefix of an ETag that is not from the server."""
+"""The prefix of an ETag that this client computes if the server sends none."""
 
 
 class XrpcResponse(msgspec.Struct, Generic[T], frozen=True):
-    """A decoded response."""
+    """A decoded response and its ETag."""
 
     value: T
     etag: str
@@ -42,12 +42,12 @@ class XrpcReader(Protocol):
     async def get(
         self, method: str, params: QueryParams, decoder: msgspec.json.Decoder[T], *, etag: str | None = None
     ) -> XrpcResponse[T] | None:
-        """Call a method. Return None if the response has not changed since `etag`."""
+        """Call a method of the API. Return None if the response has not changed since `etag`."""
         ...
 
 
 class XrpcClient:
-    """A client of one server, without credentials unless a token is given."""
+    """A client of one server. It sends a token only if the caller passes one."""
 
     def __init__(
         self, http: httpx2.AsyncClient, service: str, retrier: Retrier, *, timeout: float = REQUEST_TIMEOUT
@@ -66,15 +66,22 @@ class XrpcClient:
         etag: str | None = None,
         token: Callable[[], str | None] = lambda: None,
     ) -> XrpcResponse[T] | None:
-        """Call a method. `token` is called when the request is sent, since tokens expire while it waits."""
+        """Call a method of the API. Return None if the response has not changed since `etag`.
+
+        `token` is called when the request is sent, because a token can expire while the request waits.
+        """
         actor = str(params.get("actor") or params.get("repo") or "")
 
         async def attempt() -> XrpcResponse[T] | None:
             request = self._request("GET", method, token=token(), etag=etag, params=dict(params))
             response = await self._send(request)
-            self._update_limits(response.headers)
+            if (limits := errors.parse_rate_limit(response.headers)) is not None:
+                limit, remaining, resets_at = limits
+                self._retrier.limiter.update(limit=limit, remaining=remaining, resets_at=resets_at)
+            if response.status_code == HTTPStatus.NOT_MODIFIED and "if-none-match" in request.headers:
+                return None
             if etag is not None and response.is_success and _etag_of(response) == etag:
-                return None  # the server sends no ETags, and the response is the same
+                return None  # the response is the same, although the server sends no ETags
             return self._parse(request, response, decoder, actor)
 
         return await self._retrier.call(attempt)
@@ -87,25 +94,22 @@ class XrpcClient:
         body: Mapping[str, str] | None = None,
         token: str | None = None,
     ) -> T:
-        """Call a method for sessions, which have rate limits of their own.
+        """Call a method that creates or refreshes a session. These methods have their own rate limits.
 
-        Every 401 is final here: repeated attempts with a wrong password lock the account.
+        Status 401 is never retried, because repeated attempts with a wrong password lock the account.
         """
 
-        async def attempt() -> XrpcResponse[T] | None:
+        async def attempt() -> T:
             request = self._request("POST", method, token=token, json=body)
             response = await self._send(request)
             try:
-                return self._parse(request, response, decoder)
+                return self._parse(request, response, decoder).value
             except SourceUnavailable as error:
                 if response.status_code == HTTPStatus.UNAUTHORIZED:
                     raise AuthenticationFailed(str(error)) from error
                 raise
 
-        response = await self._retrier.call(attempt)
-        if response is None:
-            raise SourceUnavailable(f"{method}: unexpected 304 Not Modified")
-        return response.value
+        return await self._retrier.call(attempt)
 
     def _request(
         self,
@@ -131,17 +135,14 @@ class XrpcClient:
         response: httpx2.Response,
         decoder: msgspec.json.Decoder[T],
         actor: str = "",
-    ) -> XrpcResponse[T] | None:
-        if response.status_code == 304 and "if-none-match" in request.headers:
-            return None
+    ) -> XrpcResponse[T]:
         if not response.is_success:
-            now = self._retrier.limiter.clock()
             raise errors.error_from_response(
                 response.status_code,
                 response.headers,
                 response.content,
                 actor=actor,
-                now=now,
+                now=self._retrier.limiter.clock(),
                 has_token="authorization" in request.headers,
             )
         try:
@@ -158,23 +159,16 @@ class XrpcClient:
         except httpx2.RequestError as error:
             raise SourceUnavailable(f"{self.service}: {error or type(error).__name__}") from error
 
-    def _update_limits(self, headers: Mapping[str, str]) -> None:
-        if (limits := errors.parse_rate_limit(headers)) is not None:
-            limit, remaining, resets_at = limits
-            self._retrier.limiter.update(limit=limit, remaining=remaining, resets_at=resets_at)
-
 
 def _etag_of(response: httpx2.Response) -> str:
-    """Return the ETag of a response, or a digest if the server sends none, so that an equal response need not
-    be decoded.
-    """
+    """Return the ETag of a response, or a digest of its content if the server sends none."""
     if (etag := response.headers.get("etag")) is not None:
         return etag
     return OWN_ETAG_PREFIX + blake2b(response.content, digest_size=12).hexdigest()
 
 
 def _decode(decoder: msgspec.json.Decoder[T], content: bytes) -> T:
-    """Decode a response. Replace lone surrogates, so that one in a post does not make the page invalid."""
+    """Decode a response. Replace lone surrogates, which would make the whole response invalid."""
     try:
         return decoder.decode(content)
     except ValueError:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from perdure.feeds import FeedPage, FeedStore, Item, Link, LinkIndex, transitions
-from perdure.feeds.dirty_hours import MARK_LIFETIME, MAX_CLOCK_SKEW
 from perdure.feeds.item import ITEMS
+from perdure.feeds.link_invalidation import MARK_LIFETIME, MAX_CLOCK_SKEW
 from perdure.feeds.settings import PollSettings
 from perdure.feeds.source import Profile
 from perdure.storage import Change, Committed, Guard, Micros, Refused, Storage

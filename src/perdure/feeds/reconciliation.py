@@ -1,7 +1,7 @@
-"""The audit: compare everything that an account wrote, in the order of writing, with what is stored.
+"""The audit of an account: compare the stored items with the account's own records at the source.
 
-A feed shows a post at the time that its author gave it. A post that is back-dated far enough is below
-everything that polls read again, and only the author's own records show that it exists.
+A feed is sorted by the times that authors give their posts. Polls do not find a post that is back-dated so
+far that it appears below the items that polls read again. The author's own records contain it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from .source import AuditSource, SourceRecord
 from .store import FeedStore
 
 MAX_EXAMPLES = 10
+"""Maximum number of missing items, and of deleted ones, that a report names."""
 
 
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,27 +26,26 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
 
     account_id: str
     source_records: int
-    """How many records the source has."""
+    """Number of records at the source."""
     missing: int
-    """How many of them polls should have found but did not store."""
+    """Number of records that polls should have found but that were not stored."""
     history: int
-    """How many more are not stored because they were written before the look-back of the first poll."""
+    """Number of records that were not stored because they are older than the look-back of the first poll."""
     repaired: int
-    """How many of the missing ones are stored now. 0 in a dry run."""
+    """Number of missing records that the audit has stored. It is 0 in a dry run."""
     history_stored: int
-    """How many of the older ones are stored now. 0 unless they were requested."""
+    """Number of older records that the audit has stored. It is 0 unless `history` was requested."""
     hidden: int
-    """How many of them the feed does not show, so that no poll could have found them."""
+    """Number of records that are not stored because the feed does not show them."""
     deleted: int
-    """How many stored items were deleted at the source."""
+    """Number of stored items that were deleted at the source."""
     removed: int
-    """How many of those were removed from the storage."""
+    """Number of deleted items that the audit has removed from the storage."""
     invalid_records: int
-    """How many records are invalid."""
     examples: tuple[Item, ...] = ()
-    """The first missing items, in the order of writing."""
+    """Some of the missing items, in the order of writing."""
     deleted_examples: tuple[str, ...] = ()
-    """The newest URIs that were deleted at the source."""
+    """The URIs of the newest deleted items."""
 
 
 async def audit_account(
@@ -58,11 +58,10 @@ async def audit_account(
     since: int = 0,
     dry_run: bool = False,
 ) -> AuditReport:
-    """Compare the stored items of an account with its own records, and store what is missing.
+    """Compare the stored items of an account with its own records, and store missing items.
 
-    `history` stores what was written before the look-back of the first poll too, and `remove` removes stored
-    items that were deleted at the source. Items before `since` are not compared. An item that is published
-    during the audit may be stored by a poll first, and is then not missing.
+    With `history`, also store items from before the look-back of the first poll. With `remove`, remove stored
+    items that were deleted at the source. Items before `since` are not compared.
     """
     run = _Comparison(store, source, (await store.get(account_id)).account, history=history, dry_run=dry_run)
     before = [item async for _, item in store.newest_items(account_id, since=since) if _has_own_uri(item)]
@@ -74,7 +73,7 @@ async def audit_account(
         await run.compare([each for each in page.records if each.item.time >= since])
     deleted = [item for item in before if item.uri not in uris]
     removed = 0
-    if remove and uris and not dry_run:  # a source without any record is more likely broken
+    if remove and uris and not dry_run:  # a source without any record is probably faulty
         removed = await store.remove_items(account_id, deleted)
     if not dry_run:
         await store.update(account_id, partial(transitions.audited, posts=run.posts))
@@ -95,7 +94,7 @@ async def audit_account(
 
 
 class _Comparison:
-    """The comparison of the records of one account, page by page."""
+    """A comparison of the records of one account, page by page."""
 
     def __init__(
         self, store: FeedStore, source: AuditSource, account: Account, *, history: bool, dry_run: bool
@@ -109,12 +108,13 @@ class _Comparison:
         self.examples: list[Item] = []
 
     async def compare(self, records: Sequence[SourceRecord]) -> None:
-        """Count and store the missing ones of these records."""
+        """Count the missing items among these records, and store them."""
         passed = [each for each in records if _is_behind_polls(self._account, each.item)]
         unknown = await self._store.missing_items(self._account.account_id, [each.item for each in passed])
-        uris = {item.uri for item in unknown}
-        recent = [each.item for each in passed if each.item.uri in uris and not self._is_history(each)]
-        older = [each.item for each in passed if each.item.uri in uris and self._is_history(each)]
+        written_at = {each.item.uri: each.written_at for each in passed}
+        start = self._account.history_start or 0
+        recent = [item for item in unknown if written_at[item.uri] >= start]
+        older = [item for item in unknown if written_at[item.uri] < start]
         shown = await self._source.shown_items(recent) if recent else []
         self.missing += len(shown)
         self.hidden += len(recent) - len(shown)
@@ -128,22 +128,17 @@ class _Comparison:
             past = await self._source.shown_items(older)
             self.hidden += len(older) - len(past)
             self.older_stored += len(await self._store.add_items(self._account.account_id, past))
-        written_at = {each.item.uri: each.written_at for each in passed}
         since = self._account.profile_read_at or 0
         self.posts += sum(item.kind != "repost" and written_at[item.uri] >= since for item in new)
 
-    def _is_history(self, record: SourceRecord) -> bool:
-        """Whether it was written before the look-back of the first poll."""
-        return self._account.history_start is not None and record.written_at < self._account.history_start
-
 
 def _is_behind_polls(account: Account, item: Item) -> bool:
-    """Whether polls have read past its position in the feed. Later polls will read what is above."""
+    """Return whether polls have read past the position of an item. Otherwise later polls will find it."""
     if account.watermark is None or item.time > account.watermark:
         return False
     return not any(gap.floor <= item.time for gap in account.gaps)
 
 
 def _has_own_uri(item: Item) -> bool:
-    """Whether it can be compared. A repost without a URI of its own is stored under the URI of the post."""
+    """Return whether an item can be compared. Some reposts are stored under the URI of the reposted post."""
     return item.kind != "repost" or item.uri != item.post_uri

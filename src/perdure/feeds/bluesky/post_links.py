@@ -1,7 +1,7 @@
-"""The links in a post: in its card, in the post that it quotes, marked in its text, or as plain text.
+"""The links in a post: in its card, in the quoted post, marked in the text, or as plain text.
 
-These functions are pure. Each page is returned once, by the first of these ways. An invalid part has no
-links, and does not affect the others.
+These functions are pure. A page that is linked in several of these ways is returned once, in the first way.
+An invalid part of a post has no links, and does not affect the others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def find_links(post: Post, view: Raw = NO_RAW) -> tuple[Link, ...]:
-    """Return the links of a post, and of its view if that is known."""
+    """Return the links of a post. `view` is its embed as the feed shows it, if that is known."""
     if not view and not post.embed and not post.facets and "://" not in post.text:
         return ()
     embeds = [embed for raw in (view, post.embed) if (embed := _read(_embed, raw)) is not None]
@@ -33,15 +33,14 @@ def find_links(post: Post, view: Raw = NO_RAW) -> tuple[Link, ...]:
 
 
 def is_quote(post: Post) -> bool:
-    """Whether it quotes a post. Feeds and lists are embedded in the same way."""
+    """Return whether a post quotes another post. Feeds and lists are embedded in the same way."""
     embed = _read(_embed, post.embed)
-    if embed is None or embed.record is None:
-        return False
-    return f"/{POST}/" in (embed.record.record or embed.record).uri
+    quoted = None if embed is None else _quoted_record(embed)
+    return quoted is not None and f"/{POST}/" in quoted.uri
 
 
 def _iter_links(post: Post, embeds: list[Embed]) -> Iterator[tuple[str, LinkVia, str]]:
-    """Yield all links: cards first, then quotes, marked links and plain text."""
+    """Yield the URL, the kind and the title of each link: cards, then quotes, marked and plain links."""
     for embed in embeds:
         for card in _cards(embed):
             yield card.uri, "card", card.title
@@ -56,7 +55,7 @@ def _iter_links(post: Post, embeds: list[Embed]) -> Iterator[tuple[str, LinkVia,
 
 
 def _cards(embed: Embed) -> Iterator[External]:
-    """Yield the cards of an embed, alone or together with a quote."""
+    """Yield the cards of an embed, which can also have a quote."""
     if embed.external is not None:
         yield embed.external
     if embed.media is not None and embed.media.external is not None:
@@ -64,12 +63,11 @@ def _cards(embed: Embed) -> Iterator[External]:
 
 
 def _quoted_links(embed: Embed) -> Iterator[tuple[str, str]]:
-    """Yield the links of the quoted post."""
-    quoted = _innermost(embed.record)
+    """Yield the URL and the title of each link in the quoted post."""
+    quoted = _quoted_record(embed)
     if quoted is None:
         return
-    own = [raw for raw in (quoted.value.embed if quoted.value else NO_RAW,) if raw]
-    for raw in (*quoted.embeds, *own):
+    for raw in (*quoted.embeds, quoted.value.embed if quoted.value else NO_RAW):
         if (within := _read(_embed, raw)) is not None:
             yield from ((card.uri, card.title) for card in _cards(within))
     if quoted.value is not None:
@@ -77,12 +75,13 @@ def _quoted_links(embed: Embed) -> Iterator[tuple[str, str]]:
         yield from ((url, "") for url in (*marked, *find_urls(unmarked)))
 
 
-def _innermost(quoted: QuotedRecord | None) -> QuotedRecord | None:
-    return quoted if quoted is None or quoted.record is None else quoted.record
+def _quoted_record(embed: Embed) -> QuotedRecord | None:
+    """Return the quoted record. If the post has media too, the record is one level deeper."""
+    return embed.record and (embed.record.record or embed.record)
 
 
 def _split_marked_text(post: Post) -> tuple[list[str], str]:
-    """Return the marked links, and the text without them, because their text can be shortened."""
+    """Return the marked links, and the text without them, because a marked URL can be abbreviated there."""
     marked: list[str] = []
     text = post.text.encode()
     for facet in _read(_facets, post.facets) or ():
@@ -94,7 +93,7 @@ def _split_marked_text(post: Post) -> tuple[list[str], str]:
 
 
 def _blank_out(text: bytes, start: int, end: int) -> bytes:
-    """Replace a range with spaces, so that the other offsets stay valid."""
+    """Replace a range of the text with spaces, so that other offsets stay valid."""
     start, end = max(start, 0), min(end, len(text))
     return text[:start] + b" " * (end - start) + text[end:] if start < end else text
 
@@ -109,6 +108,6 @@ def _read(decoder: msgspec.json.Decoder[T], raw: Raw) -> T | None:
 
 
 _normalize_cached = lru_cache(4096)(normalize_url)
-"""A link occurs in a post up to four times, and popular links are in many posts."""
+"""`normalize_url` with a cache: a link can occur in a post four times, and popular links in many posts."""
 _embed: msgspec.json.Decoder[Embed | None] = msgspec.json.Decoder(Embed | None)
 _facets: msgspec.json.Decoder[list[Facet] | None] = msgspec.json.Decoder(list[Facet] | None)

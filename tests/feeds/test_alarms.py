@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.feeds.account import Account, AccountStatus, Lease
-from perdure.feeds.health import (
+from perdure.feeds.alarms import (
     ALARM_EMPTY_POLLS,
     ALARM_FAILURES,
     LATE_GRACE,

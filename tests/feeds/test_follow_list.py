@@ -10,7 +10,7 @@ from perdure.feeds import Account, AccountStatus, Feeds, FeedStore, PollSettings
 from perdure.feeds.account import MANUAL_ORIGIN
 from perdure.feeds.bluesky import BlueskySource
 from perdure.feeds.errors import EmptyFollowList, InvalidActor
-from perdure.feeds.follows import add_account, follow_accounts, read_follow_list
+from perdure.feeds.follow_list import add_account, sync_follow_list
 from perdure.feeds.source import Profile
 from perdure.storage import open_storage
 
@@ -41,10 +41,7 @@ class Lists:
 
     async def sync(self, actor: str = "boss.test", *, prune: bool = True) -> dict[str, str]:
         """What was done to which account."""
-        follows = await read_follow_list(self.source, actor)
-        changes = await follow_accounts(
-            self.store, self.source, follows, settings=PollSettings(), prune=prune
-        )
+        changes = await sync_follow_list(self.store, self.source, actor, settings=PollSettings(), prune=prune)
         return {change.handle: change.action for change in changes if change.action is not None}
 
     async def account(self, did: str) -> Account:

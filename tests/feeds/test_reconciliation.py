@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 import pytest
 
 from perdure.feeds import FeedStore, Item, Poller, PollSettings, transitions
-from perdure.feeds.audit import MAX_EXAMPLES, AuditReport, audit_account
 from perdure.feeds.errors import AccountUnavailable, SourceUnavailable
+from perdure.feeds.reconciliation import MAX_EXAMPLES, AuditReport, audit_account
 from perdure.feeds.source import RecordPage, SourceRecord
 from perdure.storage import open_storage
 from perdure.storage.clock import DAY, HOUR
@@ -140,7 +140,7 @@ class CutOff:
     def __init__(self, first: RecordPage) -> None:
         self.first = first
 
-    async def records(self, account_id: str, *, after: str | None = None) -> AsyncIterator[RecordPage]:
+    async def records(self, account_id: str) -> AsyncIterator[RecordPage]:
         yield self.first
         raise SourceUnavailable("cut")
 
@@ -151,7 +151,7 @@ class CutOff:
 async def test_an_audit_that_breaks_off_keeps_what_it_stored_and_tells_no_half_truth(town: Town) -> None:
     uri = f"at://{town.did}/app.bsky.feed.post/1"
     item = Item(uri=uri, time=1, kind="post", post_uri=uri, author_id=town.did)
-    page = RecordPage(records=(SourceRecord(item, town.world.now),), uris=(uri,), cursor="1")
+    page = RecordPage(records=(SourceRecord(item, town.world.now),), uris=(uri,))
     with pytest.raises(SourceUnavailable):
         await audit_account(town.store, CutOff(page), town.did)
     assert uri in await town.stored()

@@ -1,0 +1,45 @@
+"""Names of accounts as users write them: handles, DIDs, and URLs of profiles."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from .errors import InvalidActor, RequestRejected
+from .source import FeedSource, Profile
+
+_NAME = re.compile(r"did:[a-z]+:[A-Za-z0-9._:%-]+|[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+")
+_PROFILE_URL = re.compile(r"https?://[^/]+/profile/([^/?#]+).*")
+
+
+def normalize_account_name(text: str) -> str:
+    """Return the name in the URL of a profile, or the text itself. Remove a leading @."""
+    profile = _PROFILE_URL.fullmatch(text.strip())
+    return (profile[1] if profile else text.strip()).removeprefix("@")
+
+
+def is_account_name(name: str) -> bool:
+    """Return whether a normalized name has the form of a handle or a DID."""
+    return _NAME.fullmatch(name) is not None
+
+
+def parse_account_name(text: str) -> str:
+    """Return the handle or DID that a user wrote. Raise InvalidActor if it is neither."""
+    name = normalize_account_name(text)
+    if not is_account_name(name):
+        raise InvalidActor(f"invalid account {text!r}; use a handle such as alice.bsky.social, or a DID")
+    return name
+
+
+async def find_profiles(source: FeedSource, names: Sequence[str]) -> list[Profile]:
+    """Return the profiles that exist.
+
+    A source may reject a request because one of its names is invalid. Then each half of the names is tried.
+    """
+    try:
+        return await source.profiles(names)
+    except (InvalidActor, RequestRejected):
+        if len(names) == 1:
+            return []
+    half = len(names) // 2
+    return [*await find_profiles(source, names[:half]), *await find_profiles(source, names[half:])]

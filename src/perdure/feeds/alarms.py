@@ -1,0 +1,157 @@
+"""Alarms about polling, computed from the stored accounts alone.
+
+    late       an account is polled too late or not at all: no poller runs, or it is too slow
+    failing    the polls of an account have failed for longer than its interval
+    unseen     a profile counts posts that the polls do not find
+    repeated   every poll reads an account from the start
+
+An alarm describes the current state of the accounts, so it clears when its cause ends.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Literal, TypeAlias, get_args
+
+import msgspec
+
+from ..storage import Micros
+from ..storage.clock import MINUTE
+from .account import Account, AccountStatus
+
+log = logging.getLogger("perdure.feeds")
+
+AlarmKind: TypeAlias = Literal["late", "failing", "unseen", "repeated"]
+
+ALARM_KINDS: tuple[AlarmKind, ...] = get_args(AlarmKind)
+LATE_GRACE: Micros = 2 * MINUTE
+"""Added to the time after which an account is late, because the leases of a dead poller last a minute."""
+ALARM_FAILURES = 3
+"""Number of consecutive polls that must have failed before `failing` is raised."""
+ALARM_EMPTY_POLLS = 2
+"""Number of consecutive polls that must have found nothing new before `unseen` is raised."""
+MAX_NAMED_ACCOUNTS = 5
+"""Maximum number of accounts that an alarm names."""
+REPEAT_INTERVAL: Micros = 60 * MINUTE
+"""The time after which an alarm that has not cleared is reported again."""
+
+
+class Alarm(msgspec.Struct, frozen=True, kw_only=True):
+    """A problem and the accounts that have it."""
+
+    kind: AlarmKind
+    message: str
+    count: int
+    """Number of accounts that have the problem."""
+    handles: tuple[str, ...]
+    """The handles of some of these accounts, at most `MAX_NAMED_ACCOUNTS`."""
+
+
+AlarmState: TypeAlias = Literal["raised", "cleared"]
+OnAlarm: TypeAlias = Callable[[Alarm, AlarmState], None]
+
+
+def log_alarm(alarm: Alarm, state: AlarmState) -> None:
+    """Log an alarm. `Poller` does this by default."""
+    if state == "raised":
+        log.warning("ALARM: %s", alarm.message)
+    else:
+        log.info("alarm cleared: %s", alarm.message)
+
+
+class AlarmWatch:
+    """Compares the alarms with those of the previous check and reports the changes."""
+
+    def __init__(self, on_alarm: OnAlarm) -> None:
+        self._on_alarm = on_alarm
+        self._raised: dict[AlarmKind, tuple[Alarm, Micros]] = {}
+        """The alarms that have not cleared, and when each was last reported."""
+
+    def update(self, alarms: Iterable[Alarm], *, now: Micros) -> None:
+        """Report new, growing and cleared alarms, and repeat the others at intervals."""
+        current: dict[AlarmKind, Alarm] = {alarm.kind: alarm for alarm in alarms}
+        for kind in ALARM_KINDS:
+            if kind in self._raised and kind not in current:
+                self._on_alarm(self._raised.pop(kind)[0], "cleared")
+        for kind, alarm in current.items():
+            before, reported_at = self._raised.get(kind, (None, 0))
+            if before is None or alarm.count > before.count or now >= reported_at + REPEAT_INTERVAL:
+                self._raised[kind] = alarm, now
+                self._on_alarm(alarm, "raised")
+
+
+def find_alarms(accounts: Iterable[Account], *, now: Micros) -> tuple[Alarm, ...]:
+    """Return the alarms for these accounts at this time."""
+    polled = [each for each in accounts if each.status is not AccountStatus.SUSPENDED]
+    return tuple(_find_alarms(polled, now))
+
+
+def _find_alarms(accounts: Sequence[Account], now: Micros) -> Iterator[Alarm]:
+    usual_cadence = min((each.cadence for each in accounts if each.cadence is not None), default=0)
+    late = [each for each in accounts if now > _late_at(each, now, usual_cadence)]
+    if late:
+        late.sort(key=lambda each: each.next_poll_at)
+        hint = "no poller is running, or it is too slow; check `perdure feeds run`"
+        problem = f"overdue, the longest since {_format_time(late[0].next_poll_at)}; {hint}"
+        yield _alarm("late", late, problem, of=len(accounts))
+    if failing := [each for each in accounts if _is_failing(each, now)]:
+        since = min(each.failing_since or now for each in failing)
+        reason = " ".join(failing[0].reason.split())[:200]
+        yield _alarm("failing", failing, f"not read since {_format_time(since)}: {reason}", of=len(accounts))
+    if unseen := [each for each in accounts if _has_unseen_posts(each)]:
+        posts = sum(each.unseen_posts for each in unseen)
+        counts = f"profiles count {posts} that no poll has found"
+        yield _alarm("unseen", unseen, f"missing posts: {counts}; compare with `perdure feeds audit`")
+    if repeated := [each for each in accounts if each.is_repeated]:
+        yield _alarm("repeated", repeated, "read from the start in every poll: no watermark is stored")
+
+
+def _late_at(account: Account, now: Micros, usual_cadence: Micros) -> Micros:
+    """Return the time after which an account is late: a whole interval after its next poll is due.
+
+    `usual_cadence` is used for an account that has not been polled twice yet. While a poll is running, the
+    time counts from its last page, so an account is also late if the source makes its poll wait too long.
+    """
+    cadence = usual_cadence if account.cadence is None else account.cadence
+    due = account.next_poll_at
+    if account.last_polled_at is not None:
+        due = max(due, account.last_polled_at + (0 if account.is_leased(now) else cadence))
+    return due + max(account.poll_interval, cadence) + LATE_GRACE
+
+
+def _is_failing(account: Account, now: Micros) -> bool:
+    """Return whether the polls of an account have failed for longer than its interval."""
+    since = account.failing_since
+    return (
+        account.status is AccountStatus.ACTIVE
+        and account.consecutive_failures >= ALARM_FAILURES
+        and since is not None
+        and now > since + account.poll_interval
+    )
+
+
+def _has_unseen_posts(account: Account) -> bool:
+    """Return whether two consecutive profiles counted posts that polls have not found."""
+    since = account.unseen_since
+    return (
+        account.status is AccountStatus.ACTIVE
+        and account.unseen_polls >= ALARM_EMPTY_POLLS
+        and since is not None
+        and (account.profile_read_at or 0) > since
+    )
+
+
+def _alarm(kind: AlarmKind, accounts: Sequence[Account], problem: str, *, of: int | None = None) -> Alarm:
+    """Return an alarm. Its message is like "2 of 9 accounts (a, b) are" with the problem; `of` is the 9."""
+    handles = tuple(each.handle for each in accounts[:MAX_NAMED_ACCOUNTS])
+    count = len(accounts)
+    total = f"{count} of {of} accounts" if of is not None else f"{count} account{'s' if count > 1 else ''}"
+    names = ", ".join(handles) + (", ..." if count > len(handles) else "")
+    verb = "is" if count == 1 else "are"
+    return Alarm(kind=kind, message=f"{total} ({names}) {verb} {problem}", count=count, handles=handles)
+
+
+def _format_time(time: Micros) -> str:
+    return f"{datetime.fromtimestamp(time / 1e6, UTC):%Y-%m-%d %H:%M} UTC"

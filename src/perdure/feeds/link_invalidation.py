@@ -1,0 +1,176 @@
+"""Invalidation of link summaries: hours are marked as dirty while their items are changing.
+
+An hour is not summarized until an hour after its end. A process that stores or deletes items of such a
+closed hour first marks the hour as dirty for some minutes. A summary is final only if reading its items
+started after the last mark expired. Because the mark is written first, a process that is killed leaves at
+worst an unnecessary mark. All marks of a day are stored in one small record.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+
+import anyio
+import msgspec
+
+from ..storage import Address, Committed, Insert, Micros, Position, Record, Replace, Space, Storage
+from ..storage.body_format import FORMAT_FIELD, BodyFormat
+from ..storage.clock import DAY, HOUR, MINUTE
+from ..storage.errors import NewerFormat, StorageCorrupt
+from .errors import CorruptFeedRecord
+
+log = logging.getLogger("perdure.feeds")
+
+LINKS = Space("links")
+MARKS, HOURS, DAYS = "marks", "hours", "days"
+"""The partitions of the space: marks of dirty hours, summaries of hours, summaries of days."""
+HOURS_PER_DAY = 24
+
+OPEN_AFTER_END: Micros = HOUR
+"""The time after the end of an hour before the hour is summarized."""
+MARK_AFTER_END: Micros = HOUR // 2
+"""The time after the end of an hour before changes of its items need a mark. It is shorter than
+`OPEN_AFTER_END` to allow for slow commits and clocks that differ."""
+MARK_LIFETIME: Micros = 10 * MINUTE
+MAX_CLOCK_SKEW: Micros = MINUTE
+"""Maximum difference between the clocks of two processes."""
+SUMMARY_RETENTION: Micros = 32 * DAY
+"""How long a summary is stored after the end of its hour or day."""
+RECORDS_PER_PAGE = 100
+MAX_CACHED_HOURS = 4000
+
+
+class DirtyMarks(msgspec.Struct, frozen=True, kw_only=True, tag_field=FORMAT_FIELD, tag=1):
+    """The marks of the hours of a day."""
+
+    until: tuple[tuple[int, Micros], ...]
+    """Pairs of an hour, numbered since 1970, and the time until which its items may be changing."""
+
+
+def parse_marks(record: Record) -> DirtyMarks:
+    """Decode a record. Raise NewerFormat or CorruptFeedRecord if that is not possible."""
+    try:
+        return _format.decode(record.key, record.body)
+    except StorageCorrupt as error:
+        raise CorruptFeedRecord(record.key, f"invalid record of dirty hours: {error}") from error
+
+
+def hours_of_day(day: int) -> range:
+    """Return the hours of a day. Hours and days are numbered since 1970."""
+    return range(day * HOURS_PER_DAY, (day + 1) * HOURS_PER_DAY)
+
+
+def link_change(partition: str, start: Micros, body: str, stored: Record | None) -> Insert | Replace:
+    """Return the change that inserts marks or a summary, or replaces the stored record."""
+    length = HOUR if partition == HOURS else DAY
+    expires_at = start + length + SUMMARY_RETENTION
+    if stored is not None:
+        return stored.replace_with(body=body, tag="", expires_at=expires_at)
+    key = _key(start // length)
+    return Insert(
+        record=Record(
+            space=LINKS, partition=partition, key=key, order=start, body=body, expires_at=expires_at
+        )
+    )
+
+
+async def read_links(
+    storage: Storage, partition: str, first: Micros, until: Micros, clock: Callable[[], Micros]
+) -> AsyncGenerator[Record]:
+    """Yield the marks or summaries that start in a range of time, oldest first."""
+    after = Position(max(first - 1, 0), "~", partition)
+    while records := await storage.page(LINKS, partition, after=after, limit=RECORDS_PER_PAGE, now=clock()):
+        for record in records:
+            if record.order >= until:
+                return
+            yield record
+        after = records[-1].position
+
+
+class DirtyHours:
+    """The marks in a storage, with a cache of those that this process has written."""
+
+    def __init__(self, storage: Storage, clock: Callable[[], Micros]) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._dirty_until: dict[int, Micros] = {}
+        self._marking = anyio.Lock()
+
+    async def mark(self, times: Iterable[Micros]) -> None:
+        """Mark the hours of these times as dirty if they may be summarized already.
+
+        Call this before items of these times are stored or deleted. The marks are valid for at least half of
+        `MARK_LIFETIME`.
+        """
+        now = self._clock()
+        wanted = {hour for hour in {time // HOUR for time in times} if self._needs_mark(hour, now)}
+        if not wanted:
+            return
+        async with self._marking:
+            days: defaultdict[int, list[int]] = defaultdict(list)
+            for hour in wanted:
+                if self._needs_mark(hour, now):
+                    days[hour // HOURS_PER_DAY].append(hour)
+            for day, hours in days.items():
+                await self._mark(day, hours)
+
+    def _needs_mark(self, hour: int, now: Micros) -> bool:
+        end = (hour + 1) * HOUR
+        is_late = end + MARK_AFTER_END <= now < end + SUMMARY_RETENTION - DAY
+        return is_late and self._dirty_until.get(hour, 0) < now + MARK_LIFETIME // 2
+
+    async def _mark(self, day: int, hours: Iterable[int]) -> None:
+        while True:
+            now = self._clock()
+            marked = dict.fromkeys(hours, now + MARK_LIFETIME)
+            try:
+                record = await self._storage.get(Address(LINKS, MARKS, _key(day)), now=now)
+                change = _add_marks(day, record, marked)
+            except (NewerFormat, StorageCorrupt) as error:
+                log.warning("link counts of a day may be wrong: %s", error)
+                break
+            if isinstance(await self._storage.commit([change], now=now), Committed):
+                break
+        if len(self._dirty_until) > MAX_CACHED_HOURS:
+            self._dirty_until.clear()
+        self._dirty_until |= marked
+
+    async def read(self, first_day: int, last_day: int) -> dict[int, Micros]:
+        """Return the time until which each marked hour of these days may be changing."""
+        until: dict[int, Micros] = {}
+        records = read_links(self._storage, MARKS, first_day * DAY, (last_day + 1) * DAY, self._clock)
+        async for record in records:
+            until |= await self._read_marks(record)
+        return until
+
+    async def _read_marks(self, record: Record) -> Mapping[int, Micros]:
+        """Read the marks of a day. If they are damaged, replace them and treat every hour as marked."""
+        try:
+            return dict(parse_marks(record).until)
+        except (CorruptFeedRecord, NewerFormat) as error:
+            log.warning("counting the links of a day again: %s", error)
+            day = record.order // DAY
+            if isinstance(error, CorruptFeedRecord):
+                await self._mark(day, hours_of_day(day))
+            return dict.fromkeys(hours_of_day(day), self._clock() + MARK_LIFETIME)
+
+
+def _add_marks(day: int, record: Record | None, marked: Mapping[int, Micros]) -> Insert | Replace:
+    """Return the change that adds marks to the marks of a day."""
+    try:
+        known = {} if record is None else dict(parse_marks(record).until)
+    except CorruptFeedRecord:  # any hour of the day may have been marked
+        known = dict.fromkeys(hours_of_day(day), max(marked.values()))
+    later = {hour: max(until, known.get(hour, 0)) for hour, until in marked.items()}
+    body = _format.encode(DirtyMarks(until=tuple(sorted((known | later).items()))))
+    return link_change(MARKS, day * DAY, body, record)
+
+
+def _key(number: int) -> str:
+    """Return the key of an hour or a day, numbered since 1970."""
+    return f"{number:010}"
+
+
+_format = BodyFormat(DirtyMarks)

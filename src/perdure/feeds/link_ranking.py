@@ -1,0 +1,210 @@
+"""Rankings of links by the number of accounts that shared them in a day, a week or a month.
+
+A month costs little more than a day, because a ranking adds up stored summaries of hours and days (see
+`link_summary_store`). Only the items of the newest hours are read each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from ..storage import Micros
+from ..storage.clock import DAY, HOUR
+from .link_summary import LinkRow, LinkSummary, summarize_all
+from .link_summary_store import SummaryReader, Window
+from .store import FeedStore
+
+MAX_WINDOW: Micros = 31 * DAY
+"""The longest window that is ranked from summaries. A longer window is ranked from its items."""
+
+
+class SharedLink(msgspec.Struct, frozen=True, kw_only=True):
+    """A link and the accounts that shared it in a window of time."""
+
+    url: str
+    """The normal form of the URL, which is the same for all links to a page."""
+    shared_url: str
+    """The URL as it was first shared. This is the URL to open."""
+    title: str
+    first_shares: tuple[tuple[str, Micros], ...]
+    """The ids of the accounts that shared the link, each with the time of its first share, earliest first."""
+    share_count: int
+    """Number of times that the link was shared."""
+    last_at: Micros
+    today: int
+    """Number of accounts that shared the link in the last 24 hours."""
+    day_before: int
+    """Number of accounts that shared the link in the 24 hours before that."""
+
+    @property
+    def sharers(self) -> tuple[str, ...]:
+        return tuple(account_id for account_id, _ in self.first_shares)
+
+    @property
+    def first_at(self) -> Micros:
+        return self.first_shares[0][1]
+
+
+class Ranking(msgspec.Struct, frozen=True, kw_only=True):
+    """The links that the most accounts shared, starting with the most shared one."""
+
+    links: tuple[SharedLink, ...]
+    missing_hours: int = 0
+    """Number of hours that are not counted because `max_items` limited how many items were read."""
+
+
+class LinkIndex:
+    """Ranks the links in the items of a store."""
+
+    def __init__(self, store: FeedStore) -> None:
+        self._store = store
+
+    async def ranking(self, since: Micros, *, limit: int, max_items: int | None = None) -> Ranking:
+        """Return the links that the most accounts shared since a time.
+
+        `max_items` limits how many items are read for hours that are not summarized yet.
+        """
+        now = self._store.clock()
+        window = Window(since=since, now=now)
+        has_summaries = since >= now - MAX_WINDOW
+        newest = await self._items_since(window.closed_until * HOUR if has_summaries else since)
+        counted, recent, missing_hours = [newest], [newest], 0
+        if has_summaries:
+            reader = SummaryReader(self._store, window, max_items=max_items)
+            async for day in reader.days():
+                counted += day.counted
+                recent += day.recent
+            missing_hours = reader.missing_hours
+        links = rank_links(counted, recent, since=since, now=now, limit=limit)
+        return Ranking(links=links, missing_hours=missing_hours)
+
+    async def refresh(self, *, max_items: int) -> None:
+        """Store missing summaries, newest hours first, except for hours that are still changing.
+
+        `max_items` limits how many items are read.
+        """
+        now = self._store.clock()
+        window = Window(since=now - MAX_WINDOW, now=now)
+        async for _ in SummaryReader(self._store, window, max_items=max_items, is_refresh=True).days():
+            pass
+
+    async def _items_since(self, start: Micros) -> LinkSummary:
+        items = [pair async for pair in self._store.newest_items(since=start)]
+        return summarize_all(items, start=start)
+
+
+def rank_links(
+    summaries: Sequence[LinkSummary],
+    recent: Sequence[LinkSummary],
+    *,
+    since: Micros,
+    now: Micros,
+    limit: int | None = None,
+) -> tuple[SharedLink, ...]:
+    """Return the links of these summaries, starting with those that the most accounts shared.
+
+    Links with equally many accounts are sorted by their last share, newest first. `recent` contains the hours
+    of the last two days, for `today` and `day_before`. Only shares since `since` count, so a summary that
+    starts earlier must list all its shares.
+
+    Nearly all links are shared once, so this counts the shares of each link first. A link has at most as many
+    accounts as shares. Details are then collected only for links that can be among the first.
+    """
+
+    def collect_details(urls: Iterable[str]) -> dict[str, _LinkDetail]:
+        details = {url: _LinkDetail() for url in urls}
+        for summary in summaries:
+            for row in summary.rows:
+                if row.url in details:
+                    details[row.url].add(summary, row, since)
+        for summary in recent:
+            for row in summary.rows:
+                if row.url in details:
+                    details[row.url].add_trend(summary, row, now)
+        return details
+
+    counts = _count_shares(summaries, since)
+    details = collect_details(sorted(counts, key=counts.__getitem__, reverse=True)[:limit])
+    threshold = min((len(detail.firsts) for detail in details.values()), default=0)
+    details |= collect_details(
+        [url for url, count in counts.items() if count >= threshold and url not in details]
+    )
+    ranked = sorted((detail.rank, url, detail) for url, detail in details.items())
+    return tuple(detail.link(url) for _, url, detail in ranked[:limit])
+
+
+def _count_shares(summaries: Iterable[LinkSummary], since: Micros) -> dict[str, int]:
+    """Return the number of shares of each link since a time."""
+    counts: dict[str, int] = {}
+    counted = counts.get
+    for summary in summaries:
+        start = summary.start
+        if start >= since:
+            for row in summary.rows:
+                url = row.url
+                counts[url] = counted(url, 0) + len(row.sharers)
+            continue
+        for row in summary.rows:
+            if start + row.last_offset >= since:
+                within = sum(start + offset >= since for offset in row.offsets)
+                counts[row.url] = counted(row.url, 0) + within
+    return counts
+
+
+class _LinkDetail:
+    """The shares of one link, collected from several summaries."""
+
+    def __init__(self) -> None:
+        self.firsts: dict[str, Micros] = {}
+        self._share_count = 0
+        self._last: Micros = 0
+        self._today: set[str] = set()
+        self._day_before: set[str] = set()
+        self._title = self._shared_url = ""
+        self._described_at: Micros | None = None
+        self._titled_at: Micros | None = None
+
+    def add(self, summary: LinkSummary, row: LinkRow, since: Micros) -> None:
+        start, names, firsts, counted = summary.start, summary.accounts, self.firsts, 0
+        for number, offset in zip(row.sharers, row.offsets, strict=True):
+            time = start + offset
+            if time >= since:
+                counted += 1
+                name = names[number]
+                if name not in firsts or time < firsts[name]:
+                    firsts[name] = time
+        if counted:
+            self._share_count += row.share_count if start >= since else counted
+            self._last = max(self._last, start + row.last_offset)
+            self._describe(start + row.offsets[0], row)
+
+    def add_trend(self, summary: LinkSummary, row: LinkRow, now: Micros) -> None:
+        for number, offset in zip(row.sharers, row.offsets, strict=True):
+            time = summary.start + offset
+            if time >= now - 2 * DAY:
+                (self._today if time >= now - DAY else self._day_before).add(summary.accounts[number])
+
+    @property
+    def rank(self) -> tuple[int, Micros]:
+        return -len(self.firsts), -self._last
+
+    def _describe(self, time: Micros, row: LinkRow) -> None:
+        """Keep the URL of the earliest share, and the earliest title."""
+        if self._described_at is None or time < self._described_at:
+            self._described_at, self._shared_url = time, row.shared_url
+        if row.title and (self._titled_at is None or time < self._titled_at):
+            self._titled_at, self._title = time, row.title
+
+    def link(self, url: str) -> SharedLink:
+        return SharedLink(
+            url=url,
+            shared_url=self._shared_url or url,
+            title=self._title,
+            first_shares=tuple(sorted(self.firsts.items(), key=lambda each: (each[1], each[0]))),
+            share_count=self._share_count,
+            last_at=self._last,
+            today=len(self._today),
+            day_before=len(self._day_before),
+        )

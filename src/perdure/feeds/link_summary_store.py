@@ -1,0 +1,264 @@
+"""The store of link summaries: one for each hour, and one for each day, which is merged from its hours.
+
+`SummaryReader` reads the summaries of a window of time and creates missing ones. A summary that is not final
+is created again (see `link_invalidation`). Summaries expire after a month.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+
+import msgspec
+
+from ..storage import Committed, Insert, Micros, Record, Replace
+from ..storage.clock import DAY, HOUR, MINUTE
+from ..storage.errors import NewerFormat, StorageError
+from .errors import CorruptFeedRecord
+from .item import ITEMS, Item
+from .link_invalidation import (
+    DAYS,
+    HOURS,
+    HOURS_PER_DAY,
+    MARKS,
+    MAX_CLOCK_SKEW,
+    OPEN_AFTER_END,
+    hours_of_day,
+    link_change,
+    parse_marks,
+    read_links,
+)
+from .link_summary import LinkSummary, merge_hours, parse_summary, summarize_hour, summary_format
+from .store import FeedStore, older_than
+
+log = logging.getLogger("perdure.feeds")
+
+SUMMARIES_PER_COMMIT = 20
+MAX_COMMIT_CHARS = 512 * 1024
+"""A commit is full when the bodies of its summaries have this many characters."""
+MIN_REBUILD_AGE: Micros = MINUTE
+"""If the number of items is limited, a summary that is not final is created again after this time."""
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """The time span of a ranking. Hours and days are numbered since 1970."""
+
+    since: Micros
+    now: Micros
+
+    @property
+    def closed_until(self) -> int:
+        """The first hour that is too recent to be summarized."""
+        return (self.now - OPEN_AFTER_END) // HOUR
+
+    @property
+    def trend_hour(self) -> int:
+        """The first hour of the last two days, for which the trend is counted."""
+        return (self.now - 2 * DAY) // HOUR
+
+    @property
+    def first_hour(self) -> int:
+        """The first hour that is read. Days before the last two are read as a whole."""
+        hour = self.since // HOUR
+        return min(hour // HOURS_PER_DAY * HOURS_PER_DAY if hour < self.trend_hour else hour, self.trend_hour)
+
+    def is_recent(self, day: int) -> bool:
+        """Return whether a day has hours that belong to the last two days."""
+        return (day + 1) * HOURS_PER_DAY > self.trend_hour
+
+    def counts_day(self, day: int) -> bool:
+        """Return whether the summary of a day is used instead of the summaries of its hours."""
+        return self.since <= day * DAY or not self.is_recent(day)
+
+
+class DaySummaries(msgspec.Struct, frozen=True, kw_only=True):
+    """The summaries of one day that a ranking uses."""
+
+    counted: Sequence[LinkSummary]
+    """The summary of the day, or the summaries of its hours."""
+    recent: Sequence[LinkSummary] = ()
+    """The summaries of its hours that belong to the last two days, for the trend."""
+
+
+class SummaryReader:
+    """Reads the summaries of a window of time, and creates missing ones."""
+
+    def __init__(
+        self, store: FeedStore, window: Window, *, max_items: int | None, is_refresh: bool = False
+    ) -> None:
+        """Read about `max_items` items at most. `is_refresh` skips changing hours and final days."""
+        self._store = store
+        self._storage = store.storage
+        self._window = window
+        self._items_left = math.inf if max_items is None else max_items
+        self._is_refresh = is_refresh
+        self._settled_at: Mapping[int, Micros] = {}
+        """For each marked hour, the earliest time at which its items can be read for a final summary."""
+        self.missing_hours = 0
+        """Number of hours without a summary, because of `max_items`."""
+
+    async def days(self) -> AsyncGenerator[DaySummaries]:
+        """Yield the summaries of each day of the window, newest day first."""
+        oldest = await self._storage.page(ITEMS, limit=1, now=self._store.clock())
+        if not oldest:
+            return
+        first, last = max(self._window.first_hour, oldest[0].order // HOUR), self._window.closed_until - 1
+        first_day, last_day = first // HOURS_PER_DAY, last // HOURS_PER_DAY
+        margin = round(self._storage.lag * 1e6) + MAX_CLOCK_SKEW
+        dirty_until = await self._store.dirty_hours.read(first_day, last_day)
+        self._settled_at = {hour: until + margin for hour, until in dirty_until.items()}
+        stored, replaceable = await self._read(DAYS, first_day * DAY, (last_day + 1) * DAY)
+        for day in range(last_day, first_day - 1, -1):
+            hours = range(max(first, day * HOURS_PER_DAY), min(last + 1, (day + 1) * HOURS_PER_DAY))
+            if hours:
+                yield await self._day(day, hours, stored.get(day * DAY), replaceable.get(day * DAY))
+
+    async def _day(
+        self, day: int, hours: range, stored: LinkSummary | None, record: Record | None
+    ) -> DaySummaries:
+        window, final = self._window, stored
+        if stored is not None and not all(self._is_final(stored, hour) for hour in hours_of_day(day)):
+            final = None
+        if final is not None and self._is_refresh:
+            return DaySummaries(counted=[])
+        if final is not None and window.counts_day(day):
+            recent = range(max(hours[0], window.trend_hour), hours[-1] + 1)
+            return DaySummaries(counted=[final], recent=tuple((await self._hours(recent)).values()))
+        made = await self._hours(hours)
+        has_final_hours = all(self._is_final(summary, hour) for hour, summary in made.items())
+        if final is None and len(made) == HOURS_PER_DAY and has_final_hours:
+            # A mark that is set later expires after `read_at`, so it invalidates this summary.
+            final = merge_hours(made.values(), start=day * DAY, read_at=window.now)
+            await self._write(DAYS, [(final, record)])
+        each = tuple(made.values())
+        return DaySummaries(
+            counted=[final] if final is not None and window.counts_day(day) else each,
+            recent=each if window.is_recent(day) else (),
+        )
+
+    def _is_final(self, summary: LinkSummary, hour: int) -> bool:
+        """Return whether the items of this hour have not changed since they were read for the summary."""
+        return summary.read_at >= self._settled_at.get(hour, 0)
+
+    async def _hours(self, hours: range) -> dict[int, LinkSummary]:
+        """Return the summaries of hours of one day. Create missing ones within the limit of items."""
+        if not hours:
+            return {}
+        stored, replaceable = await self._read(HOURS, hours[0] * HOUR, (hours[-1] + 1) * HOUR)
+        found = {start // HOUR: summary for start, summary in stored.items()}
+        wanted = [hour for hour in hours if self._needs_summary(hour, found.get(hour))]
+        for run in _consecutive_runs(wanted):
+            made = await self._summarize(run)
+            await self._write(HOURS, [(each, replaceable.get(each.start)) for each in made.values()])
+            found |= made
+        self.missing_hours += sum(hour not in found for hour in hours)
+        return found
+
+    def _needs_summary(self, hour: int, summary: LinkSummary | None) -> bool:
+        """Return whether a summary is missing, or not final and old enough to be created again."""
+        if self._is_refresh and self._settled_at.get(hour, 0) > self._window.now:
+            return False
+        if summary is None:
+            return True
+        if self._is_final(summary, hour):
+            return False
+        return self._items_left == math.inf or summary.read_at < self._window.now - MIN_REBUILD_AGE
+
+    async def _summarize(self, run: range) -> dict[int, LinkSummary]:
+        """Summarize consecutive hours, newest first, within the limit of items."""
+        if self._items_left <= 0:
+            return {}
+        read_at, oldest = self._store.clock(), run[-1]
+        items: dict[int, list[tuple[str, Item]]] = {hour: [] for hour in run}
+        async with aclosing(self._store.item_records(after=older_than((run[-1] + 1) * HOUR))) as records:
+            async for record in records:
+                hour = record.order // HOUR
+                if hour < oldest and self._items_left <= 0:
+                    break  # older hours of the run remain missing
+                oldest = max(hour, run[0])
+                if hour < run[0]:
+                    break
+                self._items_left -= 1
+                if (item := self._store.parse_item(record)) is not None:
+                    items[hour].append((record.partition, item))
+            else:
+                oldest = run[0]
+        return {
+            hour: summarize_hour(items[hour], start=hour * HOUR, read_at=read_at)
+            for hour in range(run[-1], oldest - 1, -1)
+        }
+
+    async def _read(
+        self, partition: str, first: Micros, until: Micros
+    ) -> tuple[dict[Micros, LinkSummary], dict[Micros, Record]]:
+        """Return the summaries that start in a range of time, and the records to replace, by their start."""
+        summaries: dict[Micros, LinkSummary] = {}
+        replaceable: dict[Micros, Record] = {}
+        async for record in read_links(self._storage, partition, first, until, self._store.clock):
+            try:
+                summaries[record.order] = parse_summary(record)
+            except NewerFormat:  # it is kept, because an insertion does not replace it
+                continue
+            except CorruptFeedRecord as error:
+                log.warning("creating a link summary again: %s", error)
+            replaceable[record.order] = record
+        return summaries, replaceable
+
+    async def _write(self, partition: str, made: Iterable[tuple[LinkSummary, Record | None]]) -> None:
+        """Store summaries, each with the record that it replaces.
+
+        If another process was faster, its summaries stay. A summary that cannot be stored is created again
+        when it is needed.
+        """
+        changes = [
+            link_change(partition, summary.start, summary_format.encode(summary), record)
+            for summary, record in made
+        ]
+        try:
+            for some in _split_commits(changes):
+                await self._commit(some)
+        except StorageError as error:
+            log.warning("link summaries not stored: %s", error)
+
+    async def _commit(self, changes: Sequence[Insert | Replace]) -> None:
+        answer = await self._storage.commit(changes, now=self._store.clock())
+        if not isinstance(answer, Committed) and len(changes) > 1:
+            for change in changes:
+                await self._commit([change])
+
+
+def _consecutive_runs(hours: Iterable[int]) -> Iterator[range]:
+    """Yield ranges of consecutive hours, newest first."""
+    ordered = sorted(hours, reverse=True)
+    while ordered:
+        last = first = ordered.pop(0)
+        while ordered and ordered[0] == first - 1:
+            first = ordered.pop(0)
+        yield range(first, last + 1)
+
+
+def _split_commits(changes: Iterable[Insert | Replace]) -> Iterator[list[Insert | Replace]]:
+    """Yield lists of changes that fit into one commit each."""
+    some: list[Insert | Replace] = []
+    length = 0
+    for change in changes:
+        some.append(change)
+        length += len((change.after if isinstance(change, Replace) else change.record).body)
+        if len(some) == SUMMARIES_PER_COMMIT or length >= MAX_COMMIT_CHARS:
+            yield some
+            some, length = [], 0
+    if some:
+        yield some
+
+
+def parse_link_record(record: Record) -> object:
+    """Decode a record of the space `LINKS`. Raise NewerFormat if a newer version wrote it.
+
+    Return None if the record is damaged. This is not an error, since the record will be created again.
+    """
+    try:
+        return parse_marks(record) if record.partition == MARKS else parse_summary(record)
+    except CorruptFeedRecord:
+        return None
