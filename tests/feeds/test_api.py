@@ -122,8 +122,9 @@ async def test_a_second_suspend_keeps_the_reason_or_reports_the_old_one(world: W
 
 async def test_items_are_paged_by_position_or_by_time(world: World, feeds: Feeds) -> None:
     alice = person(world, "alice.test", 5)
+    same_time = now() - 10 * HOUR
     for number in range(3):
-        world.publish(alice, f"same {number}", at=now() - 10 * HOUR)
+        world.publish(alice, f"same {number}", at=same_time)
     await feeds.add([alice])
     await feeds.run_once()
     texts: list[str] = []
