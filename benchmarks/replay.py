@@ -16,7 +16,7 @@ import msgspec
 from perdure.storage import Change, Committed, Guard, Micros, Refused, Space, Storage
 from perdure.storage.memory import MemoryEngine
 from perdure.storage.sqlite.database import migrations, statement
-from perdure.storage.sqlite.transaction import Transaction
+from perdure.storage.sqlite.write_transaction import Transaction
 from perdure.tasks import TaskStore
 
 from .workload import COMMITS_PER_LIFECYCLE, ROOMY, owners, run_lifecycle

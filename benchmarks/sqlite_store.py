@@ -23,8 +23,8 @@ import msgspec
 from perdure.storage import open_storage
 from perdure.storage.sqlite.database import connect, prepare_database
 from perdure.storage.sqlite.location import Location
-from perdure.storage.sqlite.reader import Reader
-from perdure.storage.sqlite.transaction import Transaction
+from perdure.storage.sqlite.read_connections import Reader
+from perdure.storage.sqlite.write_transaction import Transaction
 from perdure.storage.sqlite.writer import Writer
 from perdure.tasks import TaskStore
 

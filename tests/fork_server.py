@@ -39,7 +39,7 @@ PRELOADED = (
     *("mcp.client", "mcp.server", "mcp.server.mcpserver", "mcp.client.streamable_http", "mcp.client.stdio"),
     *("uvicorn", "uvicorn.protocols.http.h11_impl", "uvicorn.lifespan.on", "httpx2", "typer", "rich.live"),
     *("perdure", "perdure.mcp.client", "perdure.feeds.bluesky", "perdure.web", "perdure.operating"),
-    *("perdure.storage.sqlite", "perdure.tasks.forms", "hypothesis"),
+    *("perdure.storage.sqlite", "perdure.tasks.form_validation", "hypothesis"),
 )
 MAX_REQUEST_BYTES = 1024 * 1024
 ADDRESS = "PERDURE_TEST_FORK_SERVER"

@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from perdure.feeds import FeedStore, Poller, PollFailed, PollSettings, PollSucceeded, transitions
 from perdure.feeds.lease import LEASE_DURATION
 from perdure.feeds.source import Profile
-from perdure.feeds.watermark import OVERLAP
+from perdure.feeds.watermark_and_gaps import OVERLAP
 from perdure.storage import Micros, Storage
-from perdure.storage.clock import HOUR, MINUTE, SECOND
 from perdure.storage.errors import StorageError
 from perdure.storage.memory import MemoryEngine
+from perdure.storage.time_units import HOUR, MINUTE, SECOND
 
 from .crash_points import CrashingSource, CrashPoint, SimulatedCrash, Trouble, crashing_store
 from .simulation import Knobs, World, WorldSource

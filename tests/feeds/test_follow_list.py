@@ -10,7 +10,7 @@ from perdure.feeds import Account, AccountStatus, Feeds, FeedStore, PollSettings
 from perdure.feeds.account import MANUAL_ORIGIN
 from perdure.feeds.bluesky import BlueskySource
 from perdure.feeds.errors import EmptyFollowList, InvalidActor
-from perdure.feeds.follow_list import add_account, sync_follow_list
+from perdure.feeds.follow_list_sync import add_account, sync_follow_list
 from perdure.feeds.source import Profile
 from perdure.storage import open_storage
 

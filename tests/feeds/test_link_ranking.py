@@ -17,9 +17,9 @@ from perdure.feeds.link_invalidation import MARK_LIFETIME, MAX_CLOCK_SKEW
 from perdure.feeds.settings import PollSettings
 from perdure.feeds.source import Profile
 from perdure.storage import Change, Committed, Guard, Micros, Refused, Storage
-from perdure.storage.clock import DAY, HOUR, MINUTE
 from perdure.storage.errors import StorageError
 from perdure.storage.memory import MemoryEngine
+from perdure.storage.time_units import DAY, HOUR, MINUTE
 
 from ..forwarding_engine import ForwardingEngine
 from .crash_points import CrashPoint, SimulatedCrash, Trouble, crashing_store

@@ -32,8 +32,8 @@ from perdure.feeds.link_summary import (
 )
 from perdure.operating.maintenance import inspect_records
 from perdure.storage import Change, Committed, Guard, Micros, Record, Refused, Storage
-from perdure.storage.clock import DAY, HOUR
 from perdure.storage.memory import MemoryEngine
+from perdure.storage.time_units import DAY, HOUR
 
 from ..forwarding_engine import ForwardingEngine
 from ..markers import row

@@ -20,16 +20,16 @@ from perdure.feeds import (
     PollSkipped,
     PollSucceeded,
     transitions,
-    watermark,
+    watermark_and_gaps,
 )
 from perdure.feeds.alarms import Alarm, find_alarms
 from perdure.feeds.errors import AuthenticationFailed, PollInProgress, SourceUnavailable
 from perdure.feeds.source import FeedSource
 from perdure.feeds.transitions import MAX_POLL_INTERVAL, MIN_POLL_INTERVAL
 from perdure.storage import Change, Committed, Guard, Micros, Refused, Storage
-from perdure.storage.clock import HOUR, MINUTE
 from perdure.storage.errors import StorageFull
 from perdure.storage.memory import MemoryEngine
+from perdure.storage.time_units import HOUR, MINUTE
 
 from ..forwarding_engine import ForwardingEngine
 from .simulation import HintingWorldSource, Question, World, WorldSource
@@ -252,7 +252,9 @@ async def test_a_backfill_finds_what_lies_below_the_look_back_and_nothing_twice(
     await stage.poller().run_once()
     assert len(await stage.missing()) > 25
     since = stage.clock() - 60 * 24 * HOUR
-    await stage.store.update(did, lambda each: watermark.add_backfill_gap(each, since, now=stage.clock()))
+    await stage.store.update(
+        did, lambda each: watermark_and_gaps.add_backfill_gap(each, since, now=stage.clock())
+    )
     before = await stage.store.count_items(did)
     cycle = await stage.poller().run_once()
     assert await stage.missing() == set()

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from perdure.feeds import watermark
+from perdure.feeds import watermark_and_gaps
 from perdure.feeds.account import Account, Gap
 from perdure.feeds.settings import PollSettings
-from perdure.feeds.watermark import (
+from perdure.feeds.watermark_and_gaps import (
     DEEP_READ_INTERVAL,
     LATE_WINDOW,
     MAX_CLOCK_AHEAD,
@@ -18,7 +18,7 @@ from perdure.feeds.watermark import (
     OVERLAP,
     PageSummary,
 )
-from perdure.storage.clock import HOUR, MINUTE
+from perdure.storage.time_units import HOUR, MINUTE
 
 NOW = 1_794_000_000_000_000
 MARK = NOW - HOUR
@@ -29,7 +29,7 @@ KNOWN = replace(NEW, watermark=MARK)
 
 
 def head(account: Account, read: PageSummary) -> Account:
-    return watermark.apply_head_page(account, read, now=NOW, settings=PollSettings())
+    return watermark_and_gaps.apply_head_page(account, read, now=NOW, settings=PollSettings())
 
 
 FLOOR = MARK - OVERLAP
@@ -44,7 +44,7 @@ def page(
 
 
 def after_gap(account: Account, gap: Gap, read: PageSummary) -> Account:
-    return watermark.apply_gap_page(account, gap, read, now=NOW)
+    return watermark_and_gaps.apply_gap_page(account, gap, read, now=NOW)
 
 
 # The newest page
@@ -110,7 +110,7 @@ def test_an_item_from_the_future_does_not_raise_the_mark() -> None:
 
 def test_what_a_new_account_is_read_down_to_does_not_move_with_the_clock() -> None:
     quiet = head(NEW, page(None, None, None))
-    later = watermark.apply_head_page(
+    later = watermark_and_gaps.apply_head_page(
         quiet, page(NOW + 50 * HOUR, NOW + 49 * HOUR), now=NOW + 50 * HOUR, settings=PollSettings()
     )
     assert [gap.floor for gap in later.gaps] == [NOW - 24 * HOUR]
@@ -190,15 +190,15 @@ def test_an_empty_answer_to_a_cursor_is_not_believed_at_once() -> None:
 
 
 def test_a_refused_cursor_is_tried_twice_and_then_dropped() -> None:
-    once = watermark.apply_cursor_rejection(OPEN, GAP)
+    once = watermark_and_gaps.apply_cursor_rejection(OPEN, GAP)
     assert once.gaps == (replace(GAP, cursor_rejections=1),)
-    twice = watermark.apply_cursor_rejection(once, once.gaps[0])
+    twice = watermark_and_gaps.apply_cursor_rejection(once, once.gaps[0])
     assert twice.gaps == (replace(GAP, cursor=None),)
 
 
 def test_a_gap_that_was_reset_meanwhile_does_not_come_back() -> None:
     assert after_gap(KNOWN, GAP, page(NOW - 1, MARK + 9, "d")) == KNOWN
-    assert watermark.apply_cursor_rejection(KNOWN, GAP) == KNOWN
+    assert watermark_and_gaps.apply_cursor_rejection(KNOWN, GAP) == KNOWN
 
 
 def test_too_many_gaps_become_fewer_and_cover_the_same() -> None:
@@ -212,7 +212,7 @@ def test_too_many_gaps_become_fewer_and_cover_the_same() -> None:
 
 
 def test_backfilling_reads_everything_again_down_to_a_time() -> None:
-    after = watermark.add_backfill_gap(replace(KNOWN, etag="x", next_poll_at=NOW + HOUR), 5, now=NOW)
+    after = watermark_and_gaps.add_backfill_gap(replace(KNOWN, etag="x", next_poll_at=NOW + HOUR), 5, now=NOW)
     assert after == replace(KNOWN, gaps=(Gap(floor=5, late_floor=5),), next_poll_at=NOW)
 
 

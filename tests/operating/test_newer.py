@@ -19,14 +19,14 @@ from perdure.operating.maintenance import DECODERS, inspect_records
 from perdure.runtime import App, Runtime, RuntimeConfig
 from perdure.storage import Record, Storage, open_storage
 from perdure.storage.body_format import number_of
-from perdure.storage.clock import HOUR
 from perdure.storage.copy import copy_records
 from perdure.storage.errors import NewerFormat
 from perdure.storage.kit import Subject
 from perdure.storage.memory import MemoryEngine
 from perdure.storage.quarantine import CORRUPT_TAG
+from perdure.storage.time_units import HOUR
 from perdure.tasks import Owner, Status, Success, TaskStore
-from perdure.tasks.snapshot import LEASES, TASKS
+from perdure.tasks.task_snapshot import LEASES, TASKS
 
 from .. import task_edits
 from ..cli.command import PATIENCE, Ended, environment

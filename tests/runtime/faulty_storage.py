@@ -30,10 +30,10 @@ from perdure.storage import (
     Storage,
     Watch,
 )
-from perdure.storage.clock import system_clock
 from perdure.storage.errors import StorageBusy, StorageClosed, StorageFailed
+from perdure.storage.time_units import system_clock
 from perdure.tasks import Owner, Snapshot, Status
-from perdure.tasks.snapshot import TASKS, lease_address
+from perdure.tasks.task_snapshot import TASKS, lease_address
 
 from ..conditions import wait_until
 from ..forwarding_engine import ForwardingEngine

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from perdure.runtime import App, Executor, Runtime, RuntimeConfig
 from perdure.runtime.claiming import Claimer
 from perdure.storage import Micros, Storage
-from perdure.storage.clock import system_clock
 from perdure.storage.kit import Subject
+from perdure.storage.time_units import system_clock
 from perdure.tasks import Json, NewTask, Owner, Snapshot, StoreConfig, Success, TaskId, TaskStore
 
 QUICK = RuntimeConfig(

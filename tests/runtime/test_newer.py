@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from perdure.runtime import App, Pause, Runtime, deadline
 from perdure.runtime.intake import AT_ONCE
 from perdure.storage import Insert, Record
-from perdure.storage.clock import MINUTE
 from perdure.storage.errors import NewerFormat
+from perdure.storage.time_units import MINUTE
 from perdure.tasks import InputKind, InputRequest, Snapshot
-from perdure.tasks.snapshot import LEASES, lease_address
+from perdure.tasks.task_snapshot import LEASES, lease_address
 
 from ..conditions import wait_until
 from ..markers import row

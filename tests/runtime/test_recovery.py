@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from perdure.runtime import App, InProcessExecutor, Job, Runtime, RuntimeConfig, Task
 from perdure.runtime.recovery import LOST
 from perdure.storage import Address, Committed, Record
-from perdure.storage.clock import HOUR, MINUTE
 from perdure.storage.quarantine import CORRUPT_TAG
+from perdure.storage.time_units import HOUR, MINUTE
 from perdure.tasks import Failure, Json, Status, TaskStore
-from perdure.tasks.snapshot import LEASES
+from perdure.tasks.task_snapshot import LEASES
 
 from ..conditions import wait_until
 from ..markers import row

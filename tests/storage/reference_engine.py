@@ -26,7 +26,7 @@ from perdure.storage import (
     Tag,
     Watch,
 )
-from perdure.storage.page import page_of
+from perdure.storage.read_results import page_of
 from perdure.storage.record import ChangeResult, Insert, InsertIfAbsent, Kept, accepted_results, decide
 from perdure.storage.watch import WatchRegistry
 

@@ -13,7 +13,7 @@ from botocore.credentials import ReadOnlyCredentials  # pyright: ignore[reportMi
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.storage.dynamodb.signer import FrozenCredentials, SigningContext, signing_context_from
+from perdure.storage.dynamodb.signed_requests import FrozenCredentials, SigningContext, signing_context_from
 from perdure.storage.kit.servers.dynamodb import REGION
 
 from .. import servers

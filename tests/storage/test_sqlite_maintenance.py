@@ -11,7 +11,7 @@ import pytest
 
 from perdure.storage import Delete, open_storage
 from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, commit_changes, insert_each, make_record
-from perdure.storage.sqlite import database, engine, reader
+from perdure.storage.sqlite import database, engine, read_connections
 from perdure.storage.sqlite.location import Location
 
 from .sqlite_helpers import url_of
@@ -29,7 +29,7 @@ def trace(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], None]], 
             db.set_trace_callback(callback)
             return db
 
-        for module in (engine, reader):
+        for module in (engine, read_connections):
             monkeypatch.setattr(module, "connect", connect)
 
     return start

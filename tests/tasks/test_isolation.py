@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from perdure.storage.clock import DAY
 from perdure.storage.kit import Subject
+from perdure.storage.time_units import DAY
 from perdure.tasks import NewTask, Owner, Snapshot, Status, StoreConfig, TaskStore
 from perdure.tasks.errors import AuthenticationRequired, InvalidValue, NotFound, QuotaExceeded
 

@@ -29,7 +29,7 @@ from perdure.tasks import (
 )
 from perdure.tasks.errors import InvalidCursor, InvalidValue, LimitExceeded, NotFound, WrongVariableType
 from perdure.tasks.owner import OwnerKind
-from perdure.tasks.task_variables import merge
+from perdure.tasks.variables_and_checkpoint import merge
 
 from .. import task_edits
 from ..markers import once, row

@@ -13,15 +13,15 @@ from msgspec.structs import replace
 
 from perdure.storage import Record
 from perdure.storage.body_format import BodyFormat
-from perdure.storage.clock import HOUR
 from perdure.storage.errors import NewerFormat
 from perdure.storage.kit import Subject
 from perdure.storage.quarantine import CORRUPT_TAG
+from perdure.storage.time_units import HOUR
 from perdure.tasks import InputKind, InputRequest, Json, Snapshot, Status, Success, TaskRecord, TaskStore
 from perdure.tasks.errors import CorruptRecord
 from perdure.tasks.idempotency import IDEMPOTENCY_KEYS
-from perdure.tasks.snapshot import TASKS
 from perdure.tasks.task_record import decode_task, encode_task
+from perdure.tasks.task_snapshot import TASKS
 
 from .. import task_edits
 from ..markers import row

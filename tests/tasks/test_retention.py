@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.storage.clock import DAY, HOUR
 from perdure.storage.kit import Subject
+from perdure.storage.time_units import DAY, HOUR
 from perdure.tasks import (
     Failure,
     NewTask,

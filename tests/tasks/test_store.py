@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 
 from perdure.storage import Address, Record, Storage
-from perdure.storage.clock import HOUR, SECOND
 from perdure.storage.kit import Subject
 from perdure.storage.memory import MemoryEngine
+from perdure.storage.time_units import HOUR, SECOND
 from perdure.tasks import (
     Failure,
     InputKind,

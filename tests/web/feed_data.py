@@ -15,7 +15,7 @@ from perdure.feeds import (
     Profile,
     transitions,
 )
-from perdure.storage.clock import MINUTE
+from perdure.storage.time_units import MINUTE
 
 TITLE = "What lasts: notes on durable execution"
 URL = "https://example.org/what-lasts"

@@ -13,10 +13,10 @@ import pytest
 from perdure.feeds import FeedStore
 from perdure.operating import Operator, TaskDetail
 from perdure.storage import Micros, PageRequest, Record, Space, Storage
-from perdure.storage.clock import HOUR
 from perdure.storage.memory import MemoryEngine
+from perdure.storage.time_units import HOUR
 from perdure.tasks import NewTask, Owner, TaskStore
-from perdure.tasks.snapshot import TASKS
+from perdure.tasks.task_snapshot import TASKS
 from perdure.web import Dashboard, cache, feeds, live, tasks
 from perdure.web.cache import CachedQuery
 from perdure.web.live import PageFragments

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from perdure.feeds import FeedStore
 from perdure.feeds.item import ITEMS
 from perdure.storage import Committed, Micros, Space, Storage
-from perdure.storage.clock import HOUR
 from perdure.storage.memory import MemoryEngine
+from perdure.storage.time_units import HOUR
 from perdure.tasks import InputKind, InputRequest, NewTask, Status, StoreConfig, Success, TaskStore
 from perdure.tasks.inputs import ElicitationAnswer
 from perdure.web import Dashboard

@@ -1,20 +1,20 @@
 """Feeds of social media accounts, polled without missing or repeating a post.
 
 Accounts and posts are stored in the same kind of storage as tasks. `Feeds` (in `api`) does everything that
-commands, pages and tools need. To understand the implementation, read `watermark` (the rules), then `poll`
-(one poll), then `poller` (many accounts). A source is any object that implements `source.FeedSource`; the
-package `bluesky` contains one.
+commands, pages and tools need. To understand the implementation, read
+`watermark_and_gaps` (the rules), then `poll` (one poll), then `poller` (many accounts). A source is any
+object that implements `source.FeedSource`; the package `bluesky` contains one.
 """
 
 from .account import Account, AccountStatus, Gap
+from .account_audit import AuditReport, audit_account
 from .api import Feeds
+from .api_types import FeedSummary, summarize
 from .item import Item, Link
 from .link_ranking import LinkIndex, Ranking, SharedLink
 from .poll import PolledElsewhere, PollFailed, PollOutcome, PollSkipped, PollSucceeded
 from .poller import CycleStats, Poller
 from .rate_limit import RateLimiter, Retrier
-from .reconciliation import AuditReport, audit_account
-from .reports import FeedSummary, summarize
 from .settings import FeedSettings, PollSettings, load_settings
 from .source import FeedPage, FeedSource, Profile
 from .store import FeedStore

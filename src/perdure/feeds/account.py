@@ -15,8 +15,8 @@ import msgspec
 
 from ..storage import Address, Insert, Micros, Record, Replace, Space
 from ..storage.body_format import FORMAT_FIELD, BodyFormat
-from ..storage.clock import Interval, Timestamp
 from ..storage.errors import StorageCorrupt
+from ..storage.time_units import Interval, Timestamp
 from .errors import CorruptFeedRecord
 
 ACCOUNTS = Space("accounts")

@@ -23,30 +23,13 @@ import anyio
 from msgspec.structs import replace
 
 from ..storage import Micros, Position, open_storage
-from ..storage.clock import HOUR
-from . import transitions, watermark
+from ..storage.time_units import HOUR
+from . import transitions, watermark_and_gaps
 from .account import ACCOUNTS, POLLS, Account, AccountStatus
+from .account_audit import audit_account
 from .account_names import find_profiles, is_account_name, normalize_account_name, parse_account_name
 from .alarms import OnAlarm, log_alarm
-from .errors import (
-    AccountUnavailable,
-    AmbiguousHandle,
-    AuthenticationFailed,
-    FeedError,
-    InvalidSettings,
-    RequestRejected,
-    SourceError,
-    UnknownAccount,
-)
-from .follow_list import add_account, is_pruned, sync_follow_list
-from .item import ItemKind
-from .lease import LEASE_DURATION
-from .link_ranking import LinkIndex
-from .poll import PollFailed, PollSkipped, PollSucceeded
-from .poller import CycleStats, OnOutcome, Poller
-from .rate_limit import RateLimiter
-from .reconciliation import audit_account
-from .reports import (
+from .api_types import (
     AccountAudit,
     AccountChange,
     AccountDetail,
@@ -63,6 +46,23 @@ from .reports import (
     Schedule,
     summarize,
 )
+from .errors import (
+    AccountUnavailable,
+    AmbiguousHandle,
+    AuthenticationFailed,
+    FeedError,
+    InvalidSettings,
+    RequestRejected,
+    SourceError,
+    UnknownAccount,
+)
+from .follow_list_sync import add_account, is_pruned, sync_follow_list
+from .item import ItemKind
+from .lease import LEASE_DURATION
+from .link_ranking import LinkIndex
+from .poll import PollFailed, PollSkipped, PollSucceeded
+from .poller import CycleStats, OnOutcome, Poller
+from .rate_limit import RateLimiter
 from .settings import FeedSettings
 from .source import AuditSource, FeedSource, FollowSource
 from .store import AccountEdit, FeedStore, older_than
@@ -282,7 +282,7 @@ class Feeds:
         )
         if dry_run:
             return report
-        edit = partial(watermark.add_backfill_gap, since=start, now=self.store.clock())
+        edit = partial(watermark_and_gaps.add_backfill_gap, since=start, now=self.store.clock())
         await self.store.update(account.account_id, edit)
         return await (await self._poller()).poll_until_done(report) if wait else report
 

@@ -16,8 +16,8 @@ from itertools import count
 import anyio
 
 from ..storage import Change, Micros
-from ..storage.clock import MINUTE
 from ..storage.errors import NewerFormat, StorageError
+from ..storage.time_units import MINUTE
 from . import transitions
 from .account import Account, Lease, StoredAccount
 from .errors import AccountLeaseLost, PollInProgress, UnknownAccount

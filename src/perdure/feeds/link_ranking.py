@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from ..storage import Micros
-from ..storage.clock import DAY, HOUR
+from ..storage.time_units import DAY, HOUR
 from .link_summary import LinkRow, LinkSummary, summarize_all
 from .link_summary_store import SummaryReader, Window
 from .store import FeedStore

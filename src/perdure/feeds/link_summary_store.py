@@ -14,8 +14,8 @@ from contextlib import aclosing
 import msgspec
 
 from ..storage import Committed, Insert, Micros, Record, Replace
-from ..storage.clock import DAY, HOUR, MINUTE
 from ..storage.errors import NewerFormat, StorageError
+from ..storage.time_units import DAY, HOUR, MINUTE
 from .errors import CorruptFeedRecord
 from .item import ITEMS, Item
 from .link_invalidation import (

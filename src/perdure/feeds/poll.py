@@ -1,4 +1,4 @@
-"""One poll of one account: read the newest page, then the gaps below it. `watermark` contains the rules.
+"""Poll one account once: read the newest page, then the gaps below it, by the rules of `watermark_and_gaps`.
 
 No commit is open while a page is fetched, and items are written before the state that says they were read.
 So a poll can be interrupted at any moment, and the next poll continues.
@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ..storage import InsertIfAbsent, Micros
-from . import transitions, watermark
+from . import transitions, watermark_and_gaps
 from .account import Account, Gap
 from .errors import (
     AccountUnavailable,
@@ -32,7 +32,7 @@ from .lease import AccountLease
 from .settings import PollSettings
 from .source import FeedPage, FeedSource
 from .store import AccountEdit, FeedStore
-from .watermark import PageSummary
+from .watermark_and_gaps import PageSummary
 
 log = logging.getLogger("perdure.feeds")
 
@@ -171,8 +171,10 @@ class Poll:
 
         Keep its ETag only if the page reaches known items. Otherwise there may be more new items below it.
         """
-        after = watermark.apply_head_page(account, read, now=self._store.clock(), settings=self._settings)
-        return replace(after, etag=etag if watermark.reaches_known_items(after, read) else None)
+        after = watermark_and_gaps.apply_head_page(
+            account, read, now=self._store.clock(), settings=self._settings
+        )
+        return replace(after, etag=etag if watermark_and_gaps.reaches_known_items(after, read) else None)
 
     def _next_gap(self) -> Gap:
         """Return the newest gap, or the oldest gap for the last page of a poll.
@@ -194,17 +196,17 @@ class Poll:
                 raise
             log.warning("%s: cursor rejected: %s", self._lease.account.handle, error)
             self._pages += 1
-            await self._write(lambda account: watermark.apply_cursor_rejection(account, gap))
+            await self._write(lambda account: watermark_and_gaps.apply_cursor_rejection(account, gap))
             return
         self._pages += 1
         if page is None:
             raise SourceUnavailable("unexpected 304 Not Modified")
         self._made_progress = self._made_progress or bool(page.items)
-        stored_items = await self._store_items(page, known=watermark.late_threshold(gap))
+        stored_items = await self._store_items(page, known=watermark_and_gaps.late_threshold(gap))
         read = _summarize_page(page, self._next_cursor(gap, page), stored_items)
         now = self._store.clock()
         await self._write(
-            lambda account: watermark.apply_gap_page(account, gap, read, now=now), page, stored_items
+            lambda account: watermark_and_gaps.apply_gap_page(account, gap, read, now=now), page, stored_items
         )
 
     def _next_cursor(self, gap: Gap, page: FeedPage) -> str | None:

@@ -24,12 +24,13 @@ from msgspec.structs import replace
 
 from ..storage import Micros
 from ..storage.batcher import batched
-from ..storage.clock import MINUTE
 from ..storage.errors import NewerFormat, StorageError
 from ..storage.limits import MAX_PAGE_RECORDS
+from ..storage.time_units import MINUTE
 from . import transitions
 from .account import Account, AccountStatus, StoredAccount
 from .alarms import AlarmWatch, OnAlarm, find_alarms, log_alarm
+from .api_types import BackfillReport
 from .errors import (
     AccountLeaseLost,
     AuthenticationFailed,
@@ -40,11 +41,10 @@ from .errors import (
     RequestRejected,
     UnknownAccount,
 )
-from .follow_list import sync_follow_list
+from .follow_list_sync import sync_follow_list
 from .lease import LEASE_DURATION, acquire_lease
 from .link_ranking import LinkIndex
 from .poll import Poll, PolledElsewhere, PollFailed, PollOutcome, PollSkipped, PollSucceeded
-from .reports import BackfillReport
 from .settings import FollowLists, PollSettings
 from .source import FeedSource, FollowSource, HintSource, Profile
 from .store import FeedStore

@@ -18,7 +18,7 @@ from typing import TypeAlias, TypeVar
 import anyio
 
 from ..storage import Micros
-from ..storage.clock import HOUR, MINUTE, SECOND, system_clock
+from ..storage.time_units import HOUR, MINUTE, SECOND, system_clock
 from .errors import RateLimited, SourceUnavailable
 from .settings import PollSettings
 

@@ -12,9 +12,9 @@ from ..storage import Micros
 from ..tasks import Owner, StoreConfig, TaskRecord, edits
 from ..tasks.canonical_json import JsonLike
 from ..tasks.errors import TerminalTask
-from ..tasks.forms import check_form
+from ..tasks.form_validation import check_form
 from ..tasks.inputs import InputError
-from ..tasks.task_variables import check_from_client
+from ..tasks.variables_and_checkpoint import check_from_client
 from .background import Background
 from .callers import Callers
 from .durable import Durable

@@ -2,7 +2,7 @@
 
 These functions are pure. The dashboard and the terminal render the fields in their own ways. The schemas are
 those of elicitation in MCP: an object whose properties are strings, numbers, booleans, choices, or lists of
-choices. Any other property is entered as JSON. `tasks.forms` checks whether an answer fits its schema.
+choices. Any other property is entered as JSON. An answer is checked by `tasks.form_validation`.
 """
 
 from __future__ import annotations

@@ -18,13 +18,13 @@ from ..feeds.link_summary_store import parse_link_record
 from ..runtime import RuntimeConfig
 from ..runtime import lease as leases
 from ..storage import Delete, Insert, Micros, Record, Space, Storage, open_storage
-from ..storage.clock import MINUTE, system_clock
 from ..storage.copy import COPIES, ProgressCallback, copy_records
 from ..storage.errors import NewerFormat
 from ..storage.quarantine import Inspection, inspect
+from ..storage.time_units import MINUTE, system_clock
 from ..tasks.idempotency import IDEMPOTENCY_KEYS, decode_task_id
 from ..tasks.secret_key import CURSOR_KEY, LOCATOR_KEY, SETTINGS, decode_key
-from ..tasks.snapshot import LEASES, TASKS, Snapshot
+from ..tasks.task_snapshot import LEASES, TASKS, Snapshot
 from .errors import MaintenanceError
 from .listing import iterate_records
 

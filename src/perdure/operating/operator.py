@@ -13,15 +13,15 @@ from msgspec.structs import replace
 from ..runtime import Functions, Runtime
 from ..runtime.lease import HELD
 from ..storage import Micros, Storage
-from ..storage.clock import HOUR, system_clock
+from ..storage.time_units import HOUR, system_clock
 from ..tasks import Snapshot, Status, StoreConfig, TaskRecord, TaskStore, edits
 from ..tasks.canonical_json import JsonLike
 from ..tasks.errors import NotFound
 from ..tasks.lifecycle import ACTIVE_STATUSES
 from ..tasks.listing import DEFAULT_PAGE_SIZE, scan_tasks
 from ..tasks.secret_key import LOCATOR_KEY, load_key
-from ..tasks.snapshot import LEASES, TASKS, lease_address, task_address
 from ..tasks.task_record import is_task_id
+from ..tasks.task_snapshot import LEASES, TASKS, lease_address, task_address
 from . import listing, stats
 from .errors import NoOpenQuestion
 from .listing import TaskSummaryPage
@@ -198,7 +198,7 @@ class Operator:
 
         Raise NoOpenQuestion if the question is not open, and MalformedAnswer if the answer does not fit it.
         """
-        from ..tasks.forms import check_form  # noqa: PLC0415 (jsonschema is slow to import, and answers are rare)
+        from ..tasks.form_validation import check_form  # noqa: PLC0415 (jsonschema is slow to import, and answers are rare)
 
         def edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
             if not task.is_terminal and key not in task.outstanding:

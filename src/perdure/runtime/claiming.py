@@ -13,8 +13,8 @@ from ..storage.errors import StorageFailed
 from ..storage.quarantine import quarantine
 from ..tasks import Snapshot, StoreConfig, TaskRecord, TaskStore, edits, retention
 from ..tasks.errors import ClaimLost, ConcurrentModification, CorruptRecord, NotFound
-from ..tasks.snapshot import lease_address
 from ..tasks.store import Edit
+from ..tasks.task_snapshot import lease_address
 from . import lease as leases
 from . import telemetry
 from .config import RuntimeConfig

@@ -15,8 +15,8 @@ from ..storage.errors import NewerFormat
 from ..tasks import Snapshot, Status, StoreConfig, TaskRecord, TaskStore, retention
 from ..tasks.edits import DEADLINE_LANE
 from ..tasks.errors import ClaimLost, ConcurrentModification
-from ..tasks.snapshot import TASKS, lease_address
 from ..tasks.store import Edit
+from ..tasks.task_snapshot import TASKS, lease_address
 from . import lease as leases
 from . import telemetry
 from .claiming import REFUSED, read_or_quarantine

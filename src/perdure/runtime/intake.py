@@ -21,7 +21,7 @@ from ..storage.limits import MAX_PAGE_RECORDS
 from ..tasks import TaskStore
 from ..tasks.edits import lane_of
 from ..tasks.errors import TaskError
-from ..tasks.snapshot import TASKS
+from ..tasks.task_snapshot import TASKS
 from .claiming import REFUSED, Claimer
 from .config import RuntimeConfig
 from .executor import Job

@@ -12,7 +12,7 @@ from ..storage.errors import OutcomeUnknown
 from ..tasks import NewTask, Owner, Snapshot, Status, TaskStore, edits
 from ..tasks.canonical_json import JsonLike
 from ..tasks.lifecycle import ACTIVE_STATUSES
-from ..tasks.snapshot import LEASES, TASKS
+from ..tasks.task_snapshot import LEASES, TASKS
 from . import lease as leases
 from . import telemetry
 from .config import RuntimeConfig

@@ -4,7 +4,7 @@ Read `record` (the types), then `contract` (the promises), then an engine: `memo
 """
 
 from .contract import Engine, MaintenanceReport, StorageInfo
-from .page import MAX_PAGE_BYTES, is_last_page
+from .read_results import MAX_PAGE_BYTES, is_last_page
 from .record import (
     Accepted,
     Address,

@@ -13,7 +13,7 @@ from itertools import islice
 
 from .contract import Engine, MaintenanceReport, StorageInfo
 from .errors import CannotOpen
-from .page import page_of
+from .read_results import page_of
 from .record import (
     Address,
     Change,

@@ -11,10 +11,10 @@ from .inputs import InputKind, InputRequest
 from .lifecycle import Status
 from .listing import TaskFilter, TaskPage
 from .owner import Owner
-from .snapshot import Snapshot
 from .store import PurgeResult, TaskStore
 from .task_record import Failure, Outcome, Progress, Success, TaskId, TaskRecord
-from .task_variables import Variables
+from .task_snapshot import Snapshot
+from .variables_and_checkpoint import Variables
 
 __all__ = [
     "Attempt",

@@ -33,7 +33,7 @@ from .task_record import (
     check_outcome,
     is_task_id,
 )
-from .task_variables import Variables, merge
+from .variables_and_checkpoint import Variables, merge
 
 MAX_FUNCTION_NAME_BYTES = MAX_LANE_BYTES - len("run/")
 

@@ -7,8 +7,8 @@ finished task is kept for its retention.
 
 from __future__ import annotations
 
-from ..storage.clock import DAY
 from ..storage.record import Micros
+from ..storage.time_units import DAY
 from .task_record import TaskRecord
 
 ABANDONED_AFTER: Micros = 30 * DAY

@@ -31,9 +31,8 @@ from ..storage import (
     Storage,
 )
 from ..storage.body_format import check_number
-from ..storage.clock import system_clock
+from ..storage.time_units import system_clock
 from . import edits, idempotency
-from .active_task_quota import ActiveTaskQuota
 from .canonical_json import JsonLike
 from .config import StoreConfig
 from .edits import NewTask
@@ -47,12 +46,13 @@ from .errors import (
     QuotaExceeded,
     TaskError,
 )
+from .global_task_limit import GlobalTaskLimit
 from .lifecycle import ACTIVE_STATUSES
 from .listing import DEFAULT_PAGE_SIZE, TaskFilter, TaskPage, list_tasks
 from .owner import Owner, partition_of
 from .secret_key import CURSOR_KEY, load_key
-from .snapshot import LEASE_FORMAT, TASKS, Snapshot, lease_address, new_snapshot, task_address
 from .task_record import TaskId, TaskRecord, is_task_id, new_task_id
+from .task_snapshot import LEASE_FORMAT, TASKS, Snapshot, lease_address, new_snapshot, task_address
 
 T = TypeVar("T")
 
@@ -94,7 +94,7 @@ class TaskStore:
         self.clock = clock
         self._new_id = new_id
         self._cursor_key: bytes | None = None
-        self._active_quota = ActiveTaskQuota(storage)
+        self._global_limit = GlobalTaskLimit(storage)
         active = frozenset(status.value for status in ACTIVE_STATUSES)
         self._owner_guard = Guard(space=TASKS, tags=active, max_count=config.max_tasks_per_owner)
 
@@ -252,7 +252,7 @@ class TaskStore:
     ) -> Refused | None:
         """Store a new task within the quotas. Return the refusal if one of the addresses is in use."""
         maximum = self.config.max_tasks
-        if maximum and not await self._active_quota.try_admit(maximum, now):
+        if maximum and not await self._global_limit.try_admit(maximum, now):
             raise QuotaExceeded("server", maximum)
         guard = None if snapshot.task.owner.is_anonymous else self._owner_guard
         result = await self.storage.commit(

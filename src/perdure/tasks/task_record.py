@@ -22,7 +22,7 @@ from .errors import CorruptRecord, InvalidValue
 from .inputs import Capability, Input
 from .lifecycle import Status
 from .owner import Owner
-from .task_variables import Variables
+from .variables_and_checkpoint import Variables
 
 TASK_FORMAT = 1
 """The newest format of tasks. Raise it when a field is removed, a meaning changes or an enumeration grows."""

@@ -17,8 +17,8 @@ import msgspec
 from ..operating import Bucket
 from ..operating.stats import FINISHED_STATUSES
 from ..storage import Micros
-from ..storage.clock import SECOND
 from ..storage.errors import StorageClosed, StorageError
+from ..storage.time_units import SECOND
 from ..tasks import Status
 
 log = logging.getLogger("perdure.web")

@@ -18,9 +18,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from ..feeds import Feeds
+from ..feeds.api_types import ItemPage
 from ..feeds.errors import AmbiguousHandle, InvalidActor, UnknownAccount
 from ..feeds.item import ItemKind
-from ..feeds.reports import ItemPage
 from ..storage import Position
 from ..storage.errors import InvalidArgument
 from .cache import CachedQuery

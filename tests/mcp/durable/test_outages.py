@@ -11,8 +11,8 @@ from mcp.server import MCPServer
 from perdure import Tasks
 from perdure.runtime import RuntimeConfig, Task
 from perdure.storage import Committed, Delete, Insert, Record, Space, Storage, open_storage
-from perdure.storage.clock import system_clock
 from perdure.storage.errors import StorageError, StorageFull
+from perdure.storage.time_units import system_clock
 
 from ..raw_clients import Client2026, serving
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...feeds import AccountStatus, PollOutcome, poll, reports
+from ...feeds import AccountStatus, PollOutcome, api_types, poll
 from ...operating.times import format_clock, format_duration, format_minute, format_when, iso
 from ...storage import Micros
 from ..output import key_values, one_line, plural, truncate
@@ -17,7 +17,7 @@ MAX_SHARERS = 8
 """Maximum number of accounts that are named for a link."""
 
 
-def changes(report: reports.ChangeReport) -> Iterator[str]:
+def changes(report: api_types.ChangeReport) -> Iterator[str]:
     for change in report.changes:
         handle, note = one_line(change.handle), one_line(change.note)
         if change.action is None:
@@ -27,7 +27,7 @@ def changes(report: reports.ChangeReport) -> Iterator[str]:
             yield f"{handle}: {would}{change.action}{f' ({note})' if note else ''}"
 
 
-def follow_list(actor: str, report: reports.ChangeReport, *, prune: bool) -> Iterator[str]:
+def follow_list(actor: str, report: api_types.ChangeReport, *, prune: bool) -> Iterator[str]:
     actor = one_line(actor)
     suspended, would = report.count("suspended"), "would be " if report.dry_run else ""
     actions = [(report.count(action), action) for action in ("added", "resumed", "renamed")]
@@ -90,11 +90,11 @@ def _success(outcome: poll.PollSucceeded, handle: str, *, always: bool) -> Itera
         yield f"[POLL] {handle}: {plural(outcome.invalid_records, 'invalid record')} skipped"
 
 
-def _found(report: poll.PollSucceeded | reports.BackfillReport) -> str:
+def _found(report: poll.PollSucceeded | api_types.BackfillReport) -> str:
     return f"{report.new_items} posts, {report.new_links} URLs across {report.pages} pages"
 
 
-def preview(accounts: Sequence[reports.AccountSummary]) -> Iterator[str]:
+def preview(accounts: Sequence[api_types.AccountSummary]) -> Iterator[str]:
     yield f"would poll {plural(len(accounts), 'account')} now"
     yield from _first([one_line(each.handle) for each in accounts])
 
@@ -107,7 +107,7 @@ def _first(lines: Sequence[str]) -> Iterator[str]:
         yield f"  and {len(lines) - MAX_NAMED} more; use --json to see all"
 
 
-def backfill(report: reports.BackfillReport, *, waited: bool) -> Iterator[str]:
+def backfill(report: api_types.BackfillReport, *, waited: bool) -> Iterator[str]:
     handle, since = one_line(report.handle), f"{format_minute(report.since)} UTC"
     if report.pages:
         yield f"[POLL] {handle}: {_found(report)}"
@@ -121,7 +121,7 @@ def backfill(report: reports.BackfillReport, *, waited: bool) -> Iterator[str]:
         yield f"{handle}: the next polls will read back to {since}"
 
 
-def audit(report: reports.AccountAudit, *, history: bool, remove: bool, dry_run: bool) -> Iterator[str]:
+def audit(report: api_types.AccountAudit, *, history: bool, remove: bool, dry_run: bool) -> Iterator[str]:
     handle, found = one_line(report.handle), report.audit
     if found is None:
         yield f"[{'ERROR' if report.is_failure else 'SKIP'}] {handle}: {one_line(report.reason)}"
@@ -133,7 +133,9 @@ def audit(report: reports.AccountAudit, *, history: bool, remove: bool, dry_run:
         yield f"  and {found.missing - len(found.examples)} more"
 
 
-def _audit_counts(found: reports.AuditReport, *, history: bool, remove: bool, dry_run: bool) -> Iterator[str]:
+def _audit_counts(
+    found: api_types.AuditReport, *, history: bool, remove: bool, dry_run: bool
+) -> Iterator[str]:
     yield f"{plural(found.source_records, 'record')} at the source"
     if found.missing:
         yield f"{found.missing} missing" if dry_run else f"{found.missing} missing until now, stored"
@@ -153,7 +155,7 @@ def _audit_counts(found: reports.AuditReport, *, history: bool, remove: bool, dr
         yield f"{found.invalid_records} invalid"
 
 
-def status(found: reports.FeedStatus) -> Iterator[str]:
+def status(found: api_types.FeedStatus) -> Iterator[str]:
     summary = found.summary
     if not summary.accounts:
         yield NO_ACCOUNTS
@@ -174,7 +176,7 @@ def status(found: reports.FeedStatus) -> Iterator[str]:
         yield f"ALARM: {one_line(alarm.message)}"
 
 
-def _failing(account: reports.FailingAccount) -> str:
+def _failing(account: api_types.FailingAccount) -> str:
     failures = plural(account.consecutive_failures, "failure")
     return f"{one_line(account.handle)}: {failures}, {account.status}: {one_line(account.reason)}"
 
@@ -189,7 +191,7 @@ def _fetched(posts: int, invalid: int) -> str:
     return plural(posts, "post") + (f", {plural(invalid, 'invalid record')}" if invalid else "")
 
 
-def accounts(found: Sequence[reports.AccountSummary]) -> Iterator[str]:
+def accounts(found: Sequence[api_types.AccountSummary]) -> Iterator[str]:
     """Yield a table with a row for each account."""
     if not found:
         return
@@ -205,7 +207,7 @@ def accounts(found: Sequence[reports.AccountSummary]) -> Iterator[str]:
         yield f"{row}{truncate(each.reason, 80)}".rstrip()
 
 
-def account(found: reports.AccountDetail) -> Iterator[str]:
+def account(found: api_types.AccountDetail) -> Iterator[str]:
     account, now = found.account, found.now
     reason = f": {one_line(account.reason)}" if account.reason else ""
     no_gaps = "none" if account.watermark is None else "none, complete"
@@ -237,7 +239,7 @@ def account(found: reports.AccountDetail) -> Iterator[str]:
         yield f"  {start} back to {format_when(gap.floor, now)}"
 
 
-def _account_next_poll(found: reports.AccountDetail) -> str:
+def _account_next_poll(found: api_types.AccountDetail) -> str:
     account = found.account
     if found.is_leased and account.lease is not None:
         return f"in progress ({account.lease.poller})"
@@ -246,7 +248,7 @@ def _account_next_poll(found: reports.AccountDetail) -> str:
     return _next_poll(account.next_poll_at, found.now)
 
 
-def item(found: reports.FeedItem) -> Iterator[str]:
+def item(found: api_types.FeedItem) -> Iterator[str]:
     item = found.item
     by = f" of {one_line(item.author_handle or item.author_id)}" if item.kind == "repost" else ""
     kind = "" if item.kind == "post" else f" ({item.kind}{by})"
@@ -256,7 +258,7 @@ def item(found: reports.FeedItem) -> Iterator[str]:
         yield f"{'':16}  {one_line(link.shared_url)}"
 
 
-def link(link: reports.RankedLink) -> Iterator[str]:
+def link(link: api_types.RankedLink) -> Iterator[str]:
     yield f"{link.sharers:>4}  {truncate(link.title, 100) or one_line(link.shared_url)}"
     if link.title:
         yield f"      {one_line(link.shared_url)}"

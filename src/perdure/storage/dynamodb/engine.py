@@ -25,10 +25,10 @@ from ..record import (
     Tag,
 )
 from ..watch import Watch, WatchRegistry
+from .consistency_check import maintain
 from .counters import read_with_expired, subtract_expired
 from .global_index import GlobalIndexes
 from .location import parse_url
-from .maintenance import maintain
 from .reader import Reader
 from .schema import check_table, create_table
 from .table import Table

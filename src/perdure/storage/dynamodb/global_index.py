@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from ..errors import OutcomeUnknown, StorageError
-from ..page import Page
+from ..read_results import Page
 from ..record import Address, Micros, PageRequest, Purged, Record, Space, Tag
 from ..shards import SHARD_COUNT
 from .counters import decode_counter, subtract_expired

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
-from ..page import Damaged
+from ..read_results import Damaged
 from ..record import Address, Micros, Position, Record, RecordState, Space, Tag, is_live
 from ..shards import shard_of
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ..batcher import Batcher, batched
 from ..errors import StorageBusy
-from ..page import MAX_PAGE_BYTES, Damaged, Page, checked
+from ..read_results import MAX_PAGE_BYTES, Damaged, Page, checked
 from ..record import Address, Micros, PageRequest, Record, is_live
 from .items import (
     MAX_INLINE_BODY_BYTES,

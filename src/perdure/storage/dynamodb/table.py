@@ -33,7 +33,7 @@ from .errors import (
 )
 from .items import ORDER_NAME, Item, Key, item_key
 from .location import Location
-from .signer import Sender
+from .signed_requests import Sender
 
 Parameters: TypeAlias = Mapping[str, Any]
 """Parameters of a request, named as in DynamoDB's API."""

@@ -9,7 +9,7 @@ from importlib import import_module
 from .linearizability import Get, Operation, Recorder, Write, is_linearizable
 from .suite import CHECKS, Check, ContractViolation, Factory, MissingCapability, Report, Result, Subject, run
 
-for _kind in ("commit", "name", "query", "expiry", "concurrency", "durability", "damage"):
+for _kind in ("commit", "name", "query", "guard_and_expiry", "concurrency", "reopen_and_close", "damage"):
     import_module(f".{_kind}_checks", __package__)  # each module adds its checks to CHECKS
 
 __all__ = [

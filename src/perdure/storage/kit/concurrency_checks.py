@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ..record import Change, Committed, Delete, Guard, Insert, InsertIfAbsent, Record, Refused
 from ..storage import Storage
-from .child_jobs import MAX_ATTEMPTS, contend, contend_in_children
+from .child_processes import MAX_ATTEMPTS, contend, contend_in_children
 from .linearizability import Recorder, Write, is_linearizable
 from .sample_records import NOW, PARTITION, SPACE, insert_each, make_record, read_counts
 from .suite import ContractViolation, Subject, check, expect

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from ..page import MAX_PAGE_BYTES, is_last_page
+from ..read_results import MAX_PAGE_BYTES, is_last_page
 from ..record import Delete, Insert, InsertIfAbsent, Position, Record, Tag
 from ..storage import Storage
 from .sample_records import (

@@ -23,7 +23,7 @@ from ..errors import (
     StorageFailed,
     StorageFull,
 )
-from ..page import MAX_PAGE_BYTES, Damaged, Page, checked
+from ..read_results import MAX_PAGE_BYTES, Damaged, Page, checked
 from ..record import (
     Address,
     Change,
@@ -38,7 +38,7 @@ from ..record import (
     Tag,
 )
 from ..watch import Watch
-from .commit_group import CommitCall, CommitReply, decode_reply, encode_calls
+from .commit_codec import CommitCall, CommitReply, decode_reply, encode_calls
 from .location import parse_url
 from .notifications import ChangeListener, NotifyListener, PollingListener
 from .pool import FULL_SCAN_TIMEOUT, ConnectionPool

@@ -24,8 +24,8 @@ from ..record import (
     Tag,
 )
 from ..watch import Watch
+from .consistency_check import maintain, server_info
 from .location import parse_url
-from .maintenance import maintain, server_info
 from .notifications import Listener
 from .reader import Reader
 from .router import Router

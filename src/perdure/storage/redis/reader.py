@@ -12,7 +12,7 @@ from functools import partial
 from itertools import takewhile
 from typing import cast
 
-from ..page import MAX_PAGE_BYTES, Damaged, Page, checked
+from ..read_results import MAX_PAGE_BYTES, Damaged, Page, checked
 from ..record import Address, Micros, PageRequest, Record, Space, Tag
 from ..shards import SHARD_COUNT, shard_of
 from .index_scan import MergedScan, ShardScan

@@ -28,7 +28,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from ..batcher import batched
-from ..page import Damaged
+from ..read_results import Damaged
 from ..record import Address, Micros, Position, Record, RecordState, Space, Tag
 from ..shards import SHARD_COUNT, shard_of
 

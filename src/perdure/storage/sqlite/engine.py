@@ -1,6 +1,6 @@
 """The SQLite engine: the seven verbs on one file, which several processes can use at the same time.
 
-Writes go through `writer` and `transaction`, reads through `reader` and `rows`.
+Writes go through `writer` and `write_transaction`, reads through `read_connections` and `rows`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 
 from ..contract import Engine, MaintenanceReport, StorageInfo, counter_finding
-from ..page import Damaged, checked, page_of
+from ..read_results import Damaged, checked, page_of
 from ..record import (
     Address,
     Change,
@@ -28,9 +28,9 @@ from ..watch import Watch, WatchRegistry
 from .database import connect, page_statement, prepare_database, statement
 from .errors import translate_errors
 from .location import Location, parse_url
-from .reader import Reader
+from .read_connections import Reader
 from .rows import read, wrong_counters
-from .transaction import ALL_PARTITIONS
+from .write_transaction import ALL_PARTITIONS
 from .writer import Writer
 
 _GET = statement("get")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any, TypeVar
 
-from ..page import Damaged
+from ..read_results import Damaged
 from ..record import Address, Record, Space, Tag
 from .database import statement
 from .errors import is_undecodable

@@ -21,7 +21,7 @@ from ..errors import StorageBusy, StorageClosed
 from .database import execute_when_unlocked
 from .errors import translate_errors
 from .location import Location
-from .transaction import Transaction
+from .write_transaction import Transaction
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""The program of a child process: `python -m perdure.storage.kit.child_process`, with a job as its input.
+"""The program of a child process: `python -m perdure.storage.kit.child_main`, with a job as its input.
 
 No module of the kit imports this one: Python prints a warning if a module that it runs is already imported.
 """
@@ -15,7 +15,7 @@ import msgspec
 from ..record import Insert
 from ..registry import open_storage
 from ..storage import Storage
-from .child_jobs import ChildJob, contend
+from .child_processes import ChildJob, contend
 from .sample_records import commit_changes, make_record
 
 

@@ -8,13 +8,13 @@ import msgspec
 from msgspec.structs import replace
 
 from ..storage import Micros, Position
-from ..storage.clock import Timestamp
+from ..storage.time_units import Timestamp
 from .account import Account, AccountStatus
+from .account_audit import AuditReport
 from .alarms import Alarm, find_alarms
 from .item import Item
 from .link_ranking import SharedLink
 from .poll import PollSucceeded
-from .reconciliation import AuditReport
 
 
 class AccountChange(msgspec.Struct, frozen=True, kw_only=True):

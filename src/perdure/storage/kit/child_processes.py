@@ -1,4 +1,4 @@
-"""Start the child processes of the kit, which run the program `child_process`, and read their results."""
+"""Start the child processes of the kit, which run the program `child_main`, and read their results."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def contend(storage: Storage, rounds: int) -> list[int]:
 
 async def start_child(subject: Subject, rounds: int) -> Process:
     """Start a process that opens the subject's URL."""
-    command = (sys.executable, "-m", "perdure.storage.kit.child_process")
+    command = (sys.executable, "-m", "perdure.storage.kit.child_main")
     process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=PIPE)
     if process.stdin is not None:
         job = ChildJob(url=subject.url or "", plugin=subject.plugin, rounds=rounds)

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from ..batcher import batched
 from ..contract import MaintenanceReport, counter_finding
-from ..page import Damaged
+from ..read_results import Damaged
 from ..record import Space, Tag
 from ..shards import SHARD_COUNT, shard_of
 from .counters import (

@@ -9,7 +9,7 @@ from contextlib import suppress
 from ..errors import StorageClosed, StorageError
 from ..record import Conflict, Delete, Insert, Refused
 from ..watch import Watch
-from .child_jobs import read_line, start_child
+from .child_processes import read_line, start_child
 from .sample_records import NOW, PARTITION, SPACE, commit_changes, insert_each, make_record, read_counts
 from .suite import ContractViolation, Subject, check, expect, within_timeout
 

@@ -16,8 +16,8 @@ from ..storage import Micros
 from ..storage.errors import NewerFormat
 from . import transitions
 from .account import MANUAL_ORIGIN, Account, AccountStatus
+from .api_types import AccountChange
 from .errors import CorruptFeedRecord, EditConflict, EmptyFollowList, InvalidActor, UnknownAccount
-from .reports import AccountChange
 from .settings import PollSettings
 from .source import FollowSource, Profile
 from .store import FeedStore

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ..clock import DAY
 from ..record import (
     Accepted,
     Conflict,
@@ -18,6 +17,7 @@ from ..record import (
     Tag,
 )
 from ..storage import Storage
+from ..time_units import DAY
 from .sample_records import (
     NOW,
     OTHER_SPACE,

@@ -13,7 +13,7 @@ from typing import NamedTuple, cast
 from ..batcher import batched
 from ..contract import MaintenanceReport, StorageInfo
 from ..errors import StorageCorrupt, StorageError
-from ..page import Damaged
+from ..read_results import Damaged
 from ..record import Address, Space
 from ..shards import shard_of
 from .index_scan import MergedScan, ShardScan

@@ -12,10 +12,10 @@ import time
 
 from ..storage import Micros, Storage
 from .lifecycle import ACTIVE_STATUSES
-from .snapshot import TASKS
+from .task_snapshot import TASKS
 
 
-class ActiveTaskQuota:
+class GlobalTaskLimit:
     """The number of active tasks in a storage, estimated between two counts."""
 
     def __init__(self, storage: Storage) -> None:
