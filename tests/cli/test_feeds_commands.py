@@ -64,9 +64,9 @@ async def test_remove_keeps_the_items_unless_they_are_to_go_too(place: Place) ->
     alice, bob = place.person("alice.test", 3), place.person("bob.test", 2)
     await place.added(alice, bob)
     await place.polled()
-    assert "alice.test: removed (without 3 items)" in (await place.feeds("remove", "alice.test")).out
+    assert "alice.test: removed (3 items kept)" in (await place.feeds("remove", "alice.test")).out
     deleted = await place.feeds("remove", "bob.test", "--delete-items")
-    assert "bob.test: removed (with 2 items)" in deleted.out
+    assert "bob.test: removed (2 items deleted)" in deleted.out
     assert await place.accounts() == []
     assert {item.author_id for item in await place.items()} == {alice}
     assert len((await place.json("items", alice))["items"]) == 3
@@ -139,7 +139,7 @@ async def test_an_empty_follow_list_prunes_nobody(place: Place) -> None:
     alice = place.person("alice.test")
     await place.added(alice)
     ended = await place.feeds("follow-list", "alice.test", "--prune", code=2)
-    assert "alice.test follows no account; pruning would suspend all that its list added" in ended.err
+    assert "alice.test follows no accounts, so pruning would suspend every account" in ended.err
     assert (await place.account(alice)).status is AccountStatus.ACTIVE
     assert (
         "unknown account nobody.test; check the spelling"
@@ -198,7 +198,7 @@ async def test_audit_finds_and_stores_what_no_poll_can_see(place: Place) -> None
     assert "4 records at the source, 1 missing" in (await place.feeds("audit", "alice.test", "--dry-run")).out
     assert len(await place.items(alice)) == 3
     ended = await place.feeds("audit", "--all")
-    assert "alice.test: 4 records at the source, 1 missing until now, stored\n  missing: " in ended.out
+    assert "alice.test: 4 records at the source, 1 missing and now stored\n  missing: " in ended.out
     assert "bob.test: 1 record at the source, none missing" in ended.out
     assert "from the past" in {item.text for item in await place.items(alice)}
     place.world.deactivate(bob)
@@ -217,7 +217,7 @@ async def test_audit_stores_history_and_removes_what_was_deleted_only_on_request
     assert len(first) == 2
     place.world.delete(first[0].uri)
     said = (await place.feeds("audit", "alice.test")).out
-    assert "none missing that polls should have found, 2 from before the first poll, not stored" in said
+    assert "none missing, 2 too old for polls, not stored" in said
     assert "1 stored item deleted at the source, not removed (use --remove)" in said
     assert len(await place.items(alice)) == 2
     report = (await place.json("audit", "alice.test", "--history", "--remove"))["audits"][0]["audit"]
@@ -238,7 +238,7 @@ async def test_audit_stores_history_and_removes_what_was_deleted_only_on_request
             "0 accounts would be suspended",
             ["app.bsky.actor.getProfiles", "app.bsky.graph.getFollows"],
         ),
-        (["remove", "--delete-items", "alice.test"], "would be removed (with 3 items)", []),
+        (["remove", "--delete-items", "alice.test"], "would be removed (3 items deleted)", []),
         (["suspend", "alice.test"], "would be suspended", []),
         (["resume", "alice.test"], "would be resumed", []),
         (["reset", "alice.test"], "would be reset", []),
@@ -298,21 +298,24 @@ async def test_settings_may_be_yaml_and_the_storage_named_by_an_option(place: Pl
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["status", "--url", "memory:"], "memory: storage is private to one process; use a file or a server"),
+        (
+            ["status", "--url", "memory:"],
+            "a memory: storage is private to one process; use a file or a database server",
+        ),
         (["status", "--url", "mongodb://h/d"], "cannot open mongodb://h/d: unknown URL scheme"),
         (["status", "--settings", "none.toml"], "none.toml: cannot be read"),
         (
             ["status", "--settings", "wrong.toml"],
             "wrong.toml: polling.posts_per_page: must be between 1 and 100, not 500",
         ),
-        (["show", "who.test"], "no account who.test is stored; `perdure feeds list` lists the accounts"),
+        (["show", "who.test"], "unknown account who.test; `perdure feeds list` lists the known accounts"),
         (["poll", "who.test"], "no account who.test"),
         (["suspend", "not a name"], "invalid account 'not a name'; use a handle such as"),
         (["items", "--since", "soon"], "invalid time 'soon'; use 24h, 7d, 2026-11-01"),
         (["links", "--since", "2999-01-01"], "'2999-01-01' must be in the past"),
         (["backfill", "who.test", "--since", "x"], "invalid time 'x'"),
-        (["audit"], "name an account or use --all"),
-        (["audit", "who.test", "--all"], "name an account or use --all"),
+        (["audit"], "give either an account or --all"),
+        (["audit", "who.test", "--all"], "give either an account or --all"),
     ],
 )
 async def test_a_mistake_is_told_in_one_sentence(place: Place, arguments: list[str], said: str) -> None:

@@ -148,7 +148,7 @@ async def test_items_of_a_removed_account_are_found_by_its_did(world: World, fee
     await feeds.add([alice])
     await feeds.run_once()
     (change,) = (await feeds.remove([alice])).changes
-    assert (change.action, change.note) == ("removed", "without 2 items")
+    assert (change.action, change.note) == ("removed", "2 items kept")
     assert len((await feeds.items(alice)).items) == 2
     with pytest.raises(UnknownAccount):
         await feeds.items("alice.test")
@@ -229,7 +229,7 @@ async def test_a_source_without_follow_lists_or_records_says_so() -> None:
     ):
         with pytest.raises(RequestRejected, match="sample feeds does not support follow lists"):
             await feeds.follow("alice.example")
-        with pytest.raises(RequestRejected, match="sample feeds does not list the records"):
+        with pytest.raises(RequestRejected, match="sample feeds does not support audits"):
             await anext(feeds.audit())
 
 

@@ -36,7 +36,7 @@ async def test_a_damaged_item_is_skipped_and_logged_once(
     found = await with_a_damaged_item(store)
     for account_id in (ANNA, None):
         assert [each.uri async for _, each in store.newest_items(account_id)] == [found[2].uri, found[0].uri]
-    assert caplog.text.count(f"skipped: {found[1].uri}: invalid item record") == 1
+    assert caplog.text.count(f"skipped a stored record: {found[1].uri}: invalid item record") == 1
 
 
 @row(130)

@@ -372,7 +372,7 @@ async def test_profiles_that_count_more_than_polls_find_are_an_alarm() -> None:
         await stuck.run_once()
     (alarm,) = [each for each in await alarms_of(stage) if each.kind != "late"]
     assert (alarm.kind, alarm.count) == ("unseen", 1)
-    assert "profiles count 3 that" in alarm.message
+    assert "profiles count 3 more" in alarm.message
     await poller.run_once()
     assert await alarms_of(stage) == ()
 

@@ -1,9 +1,9 @@
-"""Feeds of social media accounts, polled without missing or repeating a post.
+"""Polls the feeds of social media accounts without missing or repeating a post.
 
-Accounts and posts are stored in the same kind of storage as tasks. `Feeds` (in `api`) does everything that
-commands, pages and tools need. To understand the implementation, read
-`watermark_and_gaps` (the rules), then `poll` (one poll), then `poller` (many accounts). A source is any
-object that implements `source.FeedSource`; the package `bluesky` contains one.
+Accounts and posts are kept in the same kind of storage as tasks. Commands, web pages and tools use only the
+class `Feeds` in `api`. To understand the implementation, read `watermark_and_gaps` (the rules), then `poll`
+(one poll of one account), then `poller` (many accounts). A source is an object that implements
+`source.FeedSource`, such as `bluesky.BlueskySource`.
 """
 
 from .account import Account, AccountStatus, Gap

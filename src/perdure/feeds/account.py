@@ -1,10 +1,9 @@
-"""The stored state of an account: how far its feed has been read, and when it is polled next.
+"""The stored state of an account: how far its feed has been read, and when the next poll is due.
 
-The *watermark* is the time of the newest stored item, and never decreases. A *gap* is an unfinished read:
-items between its floor and the watermark may not be stored yet. Only gaps have cursors. Every item between
-the initial look-back and the watermark is stored or lies in a gap.
-
-This module performs no I/O and reads no clock.
+The *watermark* is the time of the newest item that polls have read. Polls never lower it. A *gap* is a range
+of older items that may not be stored yet, down to a time called its *floor*. A gap has a cursor, from which
+reading continues. Apart from back-dated items, every item between `Account.history_start` and the watermark
+is either stored or inside a gap. This module performs no I/O and reads no clock.
 """
 
 from __future__ import annotations
@@ -21,94 +20,93 @@ from .errors import CorruptFeedRecord
 
 ACCOUNTS = Space("accounts")
 POLLS = "polls"
-"""The lane in which accounts wait for their next poll. Leased accounts wait there until the lease expires."""
+"""The storage lane (a timer queue) in which accounts wait for their next poll or the end of their lease."""
 MANUAL_ORIGIN = "manual"
 """The origin of an account that an operator added."""
 
 
 class AccountStatus(StrEnum):
-    """Whether an account is polled. The value is also the tag of the account's record."""
+    """Whether an account is polled. The value is also the tag of the account's stored record."""
 
     ACTIVE = "active"
     """The account is polled at its own interval."""
     UNAVAILABLE = "unavailable"
-    """The source does not show the account. It is probed at growing intervals."""
+    """The source does not show the account. Polls check at growing intervals whether it has returned."""
     SUSPENDED = "suspended"
-    """The account is not polled until it is resumed."""
+    """No polls of the account are scheduled until it is resumed."""
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An unfinished read toward older items."""
+    """A range of items that still has to be read, from newer to older ones."""
 
     cursor: str | None = None
-    """Where reading continues. None to start from the newest item."""
+    """The source's cursor from which reading continues. None to start from the newest item."""
     floor: Timestamp
-    """The time down to which everything must be read."""
+    """All items down to this time must be read."""
     late_floor: Timestamp
-    """The time down to which reading continues while it still finds new items."""
+    """Below the floor, reading continues down to this time as long as it finds new items."""
     cursor_rejections: int = 0
     """Number of times that the source has rejected the cursor."""
     is_restarted: bool = False
-    """Whether reading restarted from the newest item because the cursor returned an empty page."""
+    """Whether reading restarted from the newest item because the page at the cursor was empty."""
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """The right of one poller to poll the account until a time."""
+    """One poller's exclusive right to poll an account until a given time."""
 
     poller: str
     until: Timestamp
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=FORMAT_FIELD, tag=2):
-    """The stored state of one feed."""
+    """An account and the state of reading its feed, as stored in a record."""
 
     account_id: str
     """The permanent id of the account: a DID."""
     handle: str
-    """The handle in the most recently read profile."""
+    """The handle from the most recently read profile."""
     added_at: Timestamp
     origins: tuple[str, ...] = (MANUAL_ORIGIN,)
-    """What added the account: `manual`, or `follows:` and the id of the owner of a follow list."""
+    """What added the account: `manual` (an operator), or `follows:<id>` (the follow list of account <id>)."""
     status: AccountStatus = AccountStatus.ACTIVE
     reason: str = ""
-    """Why the account is not active, or the last error."""
+    """Why the account is unavailable or suspended, or why its last poll failed. Otherwise empty."""
     history_start: Timestamp | None = None
-    """The time from which all items are stored: the time of the first poll minus the look-back."""
+    """Polls read the feed back to this time: the time of the first poll minus the look-back."""
     watermark: Timestamp | None = None
-    """The time of the newest stored item. None if no item has been stored yet."""
+    """The time of the newest item that polls have read. None if they have not read any."""
     gaps: tuple[Gap, ...] = ()
-    """The unfinished reads, newest first."""
+    """The ranges that still have to be read, newest first."""
     deep_watermark: Timestamp | None = None
-    """The watermark at the last deep read. Deep reads find back-dated posts."""
+    """The watermark at the last deep read, which searches for back-dated posts."""
     etag: str | None = None
-    """The ETag of the newest page if it reached known items, else None."""
+    """The ETag of the newest page, which is skipped while unchanged. None if items below it are unread."""
     lease: Lease | None = None
     next_poll_at: Timestamp
-    """When the account is polled or probed next."""
+    """When the next poll is due."""
     poll_interval: Interval
-    """The time between two polls. It adapts to how often the account posts."""
+    """The planned time between two polls. It adapts to how often the account posts."""
     consecutive_failures: int = 0
     failing_since: Timestamp | None = None
-    """The time of the first of the consecutive failures."""
+    """When the first of the consecutive failures happened. None if the last poll succeeded."""
     last_polled_at: Timestamp | None = None
     last_wait: Interval | None = None
-    """The time between the last two polls."""
+    """The time between the last scheduled poll and the poll before it."""
     cadence: Interval | None = None
-    """The shorter of the last two values of `last_wait`: how often the account is really polled. After an
-    outage, the last value alone would be too long."""
+    """The actual time between polls: the shorter of the last two values of `last_wait`. Using only the last
+    value would give a much too long time after an outage."""
     posts_fetched_count: int = 0
-    """Number of items that were new when they were read."""
+    """Number of new items, including reposts, that polls have found."""
     pages_read: int = 0
     poll_count: int = 0
     invalid_records: int = 0
-    """Number of records of the source that were skipped because they are invalid."""
+    """Number of invalid records in the source's responses that polls have skipped."""
     profile_posts: int | None = None
-    """Number of posts according to the last profile."""
+    """The post count in the most recently read profile. None if it is unknown."""
     unseen_posts: int = 0
-    """Number of posts that the last profile counts and that neither polls nor audits have found."""
+    """Number of posts that profiles have counted but neither polls nor audits have found."""
     unseen_since: Timestamp | None = None
-    """When a profile first counted unseen posts. If they were deleted before a poll could find them, the next
-    profile does not count them."""
+    """When a profile first counted posts that are still unseen. None if there are no unseen posts."""
     unseen_polls: int = 0
     """Number of consecutive polls that found nothing new while there were unseen posts."""
     empty_polls: int = 0
@@ -116,22 +114,22 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     profile_read_at: Timestamp | None = None
     """When the last profile was read."""
     posts_since_profile: int = 0
-    """Number of posts stored since the last profile was read. Profiles do not count reposts."""
+    """Number of posts (not reposts) found since the last profile was read that its count does not include."""
     uncounted_posts: int = 0
-    """Number of posts that were stored before the last profile was read and that it did not count yet."""
+    """Number of posts found before the last profile was read that its count did not include yet."""
 
     @property
     def is_repeated(self) -> bool:
-        """Whether the account has no watermark although earlier polls stored items."""
+        """Whether the account still has no watermark although earlier polls found items."""
         return self.watermark is None and self.poll_count > 0 and self.posts_fetched_count > 0
 
     @property
     def has_failures(self) -> bool:
-        """Whether the last poll failed and the account is not suspended."""
+        """Whether the last poll failed. Always False for a suspended account."""
         return self.consecutive_failures > 0 and self.status is not AccountStatus.SUSPENDED
 
     def is_pollable(self, now: Micros) -> bool:
-        """Return whether the account is active, or unavailable and due for a probe."""
+        """Return whether the account is active, or is unavailable and due for another check."""
         return self.status is AccountStatus.ACTIVE or (
             self.status is AccountStatus.UNAVAILABLE and self.next_poll_at <= now
         )
@@ -141,14 +139,14 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
 
 
 class StoredAccount(msgspec.Struct, frozen=True):
-    """An account and its record. The next write succeeds only if the record has not changed since."""
+    """An account and the record it was read from. It can be replaced only while that record is unchanged."""
 
     account: Account
     record: Record
 
     @classmethod
     def from_record(cls, record: Record) -> StoredAccount:
-        """Decode a record. Raise NewerFormat or CorruptFeedRecord if that is not possible."""
+        """Decode the record of an account. Raise NewerFormat or CorruptFeedRecord if that fails."""
         try:
             account = _format.decode(record.partition, record.body)
         except StorageCorrupt as error:
@@ -156,7 +154,7 @@ class StoredAccount(msgspec.Struct, frozen=True):
         return cls(account, record)
 
     def replace_with(self, account: Account) -> tuple[StoredAccount, Replace]:
-        """Return the new state of the account, and the change that stores it."""
+        """Return the replaced account, and the storage change that writes it."""
         lane, wake_at = _lane_and_wake_time(account)
         change = self.record.replace_with(
             body=_format.encode(account), tag=account.status.value, lane=lane, wake_at=wake_at
@@ -165,7 +163,7 @@ class StoredAccount(msgspec.Struct, frozen=True):
 
 
 def insertion(account: Account) -> Insert:
-    """Return the change that inserts a new account."""
+    """Return the storage change that inserts a new account."""
     lane, wake_at = _lane_and_wake_time(account)
     record = Record(
         space=ACCOUNTS,
@@ -185,9 +183,9 @@ def account_address(account_id: str) -> Address:
 
 
 def _lane_and_wake_time(account: Account) -> tuple[str | None, Micros | None]:
-    """Return the lane and the wake time of the record.
+    """Return the lane and the wake time for the record of an account.
 
-    A leased account wakes when its lease expires, so that it is polled again if its poller died.
+    A leased account is due when its lease expires, so that it is polled again if its poller was killed.
     """
     if account.status is AccountStatus.SUSPENDED:
         return None, None
@@ -195,5 +193,5 @@ def _lane_and_wake_time(account: Account) -> tuple[str | None, Micros | None]:
 
 
 _KEY = "account"
-"""The key of the only account record in each partition."""
+"""The key of every account record. Each partition contains only one."""
 _format = BodyFormat(Account)

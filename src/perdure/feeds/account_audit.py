@@ -1,7 +1,7 @@
-"""The audit of an account: compare the stored items with the account's own records at the source.
+"""Audits an account: compares the stored items with the account's own records at the source.
 
-A feed is sorted by the times that authors give their posts. Polls do not find a post that is back-dated so
-far that it appears below the items that polls read again. The author's own records contain it.
+A feed is sorted by the times that authors give their posts. If a post is back-dated too far, it appears below
+the part of the feed that polls read, so they do not find it. But the author's own records include it.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from .source import AuditSource, SourceRecord
 from .store import FeedStore
 
 MAX_EXAMPLES = 10
-"""Maximum number of missing items, and of deleted ones, that a report names."""
+"""Maximum number of missing items, and of deleted items, that a report lists as examples."""
 
 
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of an audit."""
+    """The result of an audit of one account."""
 
     account_id: str
     source_records: int
-    """Number of records at the source."""
+    """Number of the account's records at the source."""
     missing: int
-    """Number of records that polls should have found but that were not stored."""
+    """Number of records that were not stored although polls should have found them."""
     history: int
     """Number of records that were not stored because they are older than the look-back of the first poll."""
     repaired: int
-    """Number of missing records that the audit has stored. It is 0 in a dry run."""
+    """Number of `missing` records that the audit has now stored. Always 0 in a dry run."""
     history_stored: int
-    """Number of older records that the audit has stored. It is 0 unless `history` was requested."""
+    """Number of `history` records that the audit has now stored. Always 0 unless this was requested."""
     hidden: int
-    """Number of records that are not stored because the feed does not show them."""
+    """Number of records that the audit did not store because the feed does not show them."""
     deleted: int
-    """Number of stored items that were deleted at the source."""
+    """Number of stored items that no longer exist at the source."""
     removed: int
-    """Number of deleted items that the audit has removed from the storage."""
+    """Number of `deleted` items that the audit has removed from the storage."""
     invalid_records: int
     examples: tuple[Item, ...] = ()
-    """Some of the missing items, in the order of writing."""
+    """The first missing items that the audit found."""
     deleted_examples: tuple[str, ...] = ()
     """The URIs of the newest deleted items."""
 
@@ -60,8 +60,8 @@ async def audit_account(
 ) -> AuditReport:
     """Compare the stored items of an account with its own records, and store missing items.
 
-    With `history`, also store items from before the look-back of the first poll. With `remove`, remove stored
-    items that were deleted at the source. Items before `since` are not compared.
+    With `history`, also store items that are older than the look-back of the first poll. With `remove`,
+    delete stored items that no longer exist at the source. Ignore items that are older than `since`.
     """
     run = _Comparison(store, source, (await store.get(account_id)).account, history=history, dry_run=dry_run)
     before = [item async for _, item in store.newest_items(account_id, since=since) if _has_own_uri(item)]
@@ -94,7 +94,7 @@ async def audit_account(
 
 
 class _Comparison:
-    """A comparison of the records of one account, page by page."""
+    """Compares the records of one account page by page, and counts the differences."""
 
     def __init__(
         self, store: FeedStore, source: AuditSource, account: Account, *, history: bool, dry_run: bool
@@ -108,7 +108,7 @@ class _Comparison:
         self.examples: list[Item] = []
 
     async def compare(self, records: Sequence[SourceRecord]) -> None:
-        """Count the missing items among these records, and store them."""
+        """Count the records that are not stored, and store them as items unless this is a dry run."""
         passed = [each for each in records if _is_behind_polls(self._account, each.item)]
         unknown = await self._store.missing_items(self._account.account_id, [each.item for each in passed])
         written_at = {each.item.uri: each.written_at for each in passed}
@@ -133,12 +133,12 @@ class _Comparison:
 
 
 def _is_behind_polls(account: Account, item: Item) -> bool:
-    """Return whether polls have read past the position of an item. Otherwise later polls will find it."""
+    """Return whether polls have already read the part of the feed in which the item should appear."""
     if account.watermark is None or item.time > account.watermark:
         return False
     return not any(gap.floor <= item.time for gap in account.gaps)
 
 
 def _has_own_uri(item: Item) -> bool:
-    """Return whether an item can be compared. Some reposts are stored under the URI of the reposted post."""
+    """Return whether the item's URI is its own. Some reposts have the URI of the reposted post instead."""
     return item.kind != "repost" or item.uri != item.post_uri

@@ -1,4 +1,4 @@
-"""Names of accounts as users write them: handles, DIDs, and URLs of profiles."""
+"""Parses and looks up account names that users enter: handles, DIDs and profile URLs."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _PROFILE_URL = re.compile(r"https?://[^/]+/profile/([^/?#]+).*")
 
 
 def normalize_account_name(text: str) -> str:
-    """Return the name in the URL of a profile, or the text itself. Remove a leading @."""
+    """Extract the name if `text` is a profile URL. Then remove surrounding spaces and a leading @."""
     profile = _PROFILE_URL.fullmatch(text.strip())
     return (profile[1] if profile else text.strip()).removeprefix("@")
 
 
 def is_account_name(name: str) -> bool:
-    """Return whether a normalized name has the form of a handle or a DID."""
+    """Return whether a normalized name is a well-formed handle or DID."""
     return _NAME.fullmatch(name) is not None
 
 
 def parse_account_name(text: str) -> str:
-    """Return the handle or DID that a user wrote. Raise InvalidActor if it is neither."""
+    """Return the handle or DID in a user's input. Raise InvalidActor if the input contains neither."""
     name = normalize_account_name(text)
     if not is_account_name(name):
         raise InvalidActor(f"invalid account {text!r}; use a handle such as alice.bsky.social, or a DID")
@@ -32,9 +32,9 @@ def parse_account_name(text: str) -> str:
 
 
 async def find_profiles(source: FeedSource, names: Sequence[str]) -> list[Profile]:
-    """Return the profiles that exist.
+    """Return the profiles of the accounts that exist.
 
-    A source may reject a request because one of its names is invalid. Then each half of the names is tried.
+    If the source rejects the request because of an invalid name, look up each half of the names separately.
     """
     try:
         return await source.profiles(names)

@@ -1,9 +1,9 @@
-"""Alarms about polling, computed from the stored accounts alone.
+"""Detects problems with polling from the stored accounts alone. There are four kinds of alarms:
 
-    late       an account is polled too late or not at all: no poller runs, or it is too slow
-    failing    the polls of an account have failed for longer than its interval
-    unseen     a profile counts posts that the polls do not find
-    repeated   every poll reads an account from the start
+    late       an account is polled too late or not at all, because no poller is running or it is too slow
+    failing    the polls of an account have been failing for longer than its poll interval
+    unseen     a profile counts posts that polls do not find
+    repeated   every poll of an account starts again at the initial look-back
 
 An alarm describes the current state of the accounts, so it clears when its cause ends.
 """
@@ -27,26 +27,26 @@ AlarmKind: TypeAlias = Literal["late", "failing", "unseen", "repeated"]
 
 ALARM_KINDS: tuple[AlarmKind, ...] = get_args(AlarmKind)
 LATE_GRACE: Micros = 2 * MINUTE
-"""Added to the time after which an account is late, because the leases of a dead poller last a minute."""
+"""Extra time before an account counts as late, because the leases of a killed poller last a minute."""
 ALARM_FAILURES = 3
-"""Number of consecutive polls that must have failed before `failing` is raised."""
+"""The alarm `failing` needs at least this many consecutive failed polls."""
 ALARM_EMPTY_POLLS = 2
-"""Number of consecutive polls that must have found nothing new before `unseen` is raised."""
+"""The alarm `unseen` needs at least this many consecutive polls without new items."""
 MAX_NAMED_ACCOUNTS = 5
-"""Maximum number of accounts that an alarm names."""
+"""Maximum number of accounts that an alarm lists by handle."""
 REPEAT_INTERVAL: Micros = 60 * MINUTE
-"""The time after which an alarm that has not cleared is reported again."""
+"""An alarm that has not cleared is reported again after this time."""
 
 
 class Alarm(msgspec.Struct, frozen=True, kw_only=True):
-    """A problem and the accounts that have it."""
+    """A problem, and the accounts that it affects."""
 
     kind: AlarmKind
     message: str
     count: int
-    """Number of accounts that have the problem."""
+    """Number of affected accounts."""
     handles: tuple[str, ...]
-    """The handles of some of these accounts, at most `MAX_NAMED_ACCOUNTS`."""
+    """The handles of some affected accounts, at most `MAX_NAMED_ACCOUNTS`."""
 
 
 AlarmState: TypeAlias = Literal["raised", "cleared"]
@@ -54,7 +54,7 @@ OnAlarm: TypeAlias = Callable[[Alarm, AlarmState], None]
 
 
 def log_alarm(alarm: Alarm, state: AlarmState) -> None:
-    """Log an alarm. `Poller` does this by default."""
+    """Log that an alarm was raised or cleared. This is the default `on_alarm` of `Poller`."""
     if state == "raised":
         log.warning("ALARM: %s", alarm.message)
     else:
@@ -62,15 +62,15 @@ def log_alarm(alarm: Alarm, state: AlarmState) -> None:
 
 
 class AlarmWatch:
-    """Compares the alarms with those of the previous check and reports the changes."""
+    """Compares the current alarms with those of the previous check, and reports the differences."""
 
     def __init__(self, on_alarm: OnAlarm) -> None:
         self._on_alarm = on_alarm
         self._raised: dict[AlarmKind, tuple[Alarm, Micros]] = {}
-        """The alarms that have not cleared, and when each was last reported."""
+        """The alarms that have not cleared yet, and when each was last reported."""
 
     def update(self, alarms: Iterable[Alarm], *, now: Micros) -> None:
-        """Report new, growing and cleared alarms, and repeat the others at intervals."""
+        """Report alarms that are new, have grown or have cleared. Repeat the others at intervals."""
         current: dict[AlarmKind, Alarm] = {alarm.kind: alarm for alarm in alarms}
         for kind in ALARM_KINDS:
             if kind in self._raised and kind not in current:
@@ -83,7 +83,7 @@ class AlarmWatch:
 
 
 def find_alarms(accounts: Iterable[Account], *, now: Micros) -> tuple[Alarm, ...]:
-    """Return the alarms for these accounts at this time."""
+    """Return the alarms for these accounts at the time `now`. Ignore suspended accounts."""
     polled = [each for each in accounts if each.status is not AccountStatus.SUSPENDED]
     return tuple(_find_alarms(polled, now))
 
@@ -102,17 +102,17 @@ def _find_alarms(accounts: Sequence[Account], now: Micros) -> Iterator[Alarm]:
         yield _alarm("failing", failing, f"not read since {_format_time(since)}: {reason}", of=len(accounts))
     if unseen := [each for each in accounts if _has_unseen_posts(each)]:
         posts = sum(each.unseen_posts for each in unseen)
-        counts = f"profiles count {posts} that no poll has found"
-        yield _alarm("unseen", unseen, f"missing posts: {counts}; compare with `perdure feeds audit`")
+        counts = f"profiles count {posts} more than polls have found"
+        yield _alarm("unseen", unseen, f"missing posts: {counts}; run `perdure feeds audit`")
     if repeated := [each for each in accounts if each.is_repeated]:
         yield _alarm("repeated", repeated, "read from the start in every poll: no watermark is stored")
 
 
 def _late_at(account: Account, now: Micros, usual_cadence: Micros) -> Micros:
-    """Return the time after which an account is late: a whole interval after its next poll is due.
+    """Return the time after which an account is late: one interval after its poll is due, and a grace period.
 
-    `usual_cadence` is used for an account that has not been polled twice yet. While a poll is running, the
-    time counts from its last page, so an account is also late if the source makes its poll wait too long.
+    `usual_cadence` replaces the cadence of an account that has not been polled twice yet. While a poll is
+    running, its last page counts, so an account is also late if its poll waits too long for the source.
     """
     cadence = usual_cadence if account.cadence is None else account.cadence
     due = account.next_poll_at
@@ -122,7 +122,7 @@ def _late_at(account: Account, now: Micros, usual_cadence: Micros) -> Micros:
 
 
 def _is_failing(account: Account, now: Micros) -> bool:
-    """Return whether the polls of an account have failed for longer than its interval."""
+    """Return whether the polls of an account have been failing for longer than its poll interval."""
     since = account.failing_since
     return (
         account.status is AccountStatus.ACTIVE
@@ -133,7 +133,7 @@ def _is_failing(account: Account, now: Micros) -> bool:
 
 
 def _has_unseen_posts(account: Account) -> bool:
-    """Return whether two consecutive profiles counted posts that polls have not found."""
+    """Return whether posts remain unseen after two polls and another profile, so they were not deleted."""
     since = account.unseen_since
     return (
         account.status is AccountStatus.ACTIVE
@@ -144,7 +144,7 @@ def _has_unseen_posts(account: Account) -> bool:
 
 
 def _alarm(kind: AlarmKind, accounts: Sequence[Account], problem: str, *, of: int | None = None) -> Alarm:
-    """Return an alarm. Its message is like "2 of 9 accounts (a, b) are" with the problem; `of` is the 9."""
+    """Return an alarm with a message such as "2 of 9 accounts (a, b) are overdue". Here, `of` is 9."""
     handles = tuple(each.handle for each in accounts[:MAX_NAMED_ACCOUNTS])
     count = len(accounts)
     total = f"{count} of {of} accounts" if of is not None else f"{count} account{'s' if count > 1 else ''}"

@@ -1,13 +1,12 @@
-"""`Feeds`: everything that commands, pages and tools do with feeds.
+"""The class `Feeds`, which implements everything that commands, web pages and tools do with feeds.
 
     async with Feeds.open("sqlite:///perdure.db") as feeds:
         await feeds.add(["alice.bsky.social"])
         await feeds.run_once()
         print(await feeds.links())
 
-An account is named by its handle, its DID or the URL of its profile. A handle may have a leading @. A time in
-the past is a number of microseconds since 1970, or a timedelta before now. With `dry_run`, a method changes
-nothing and reports what it would do.
+The `name` of an account is its handle (with or without @), its DID or the URL of its profile. With `dry_run`,
+a method changes nothing and only reports what it would do.
 """
 
 from __future__ import annotations
@@ -73,14 +72,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("perdure.feeds")
 
 Time: TypeAlias = Micros | timedelta
-"""A time in the past: microseconds since 1970, or how long ago it was."""
+"""A time in the past: microseconds since 1970, or a timedelta before now."""
 
 MAX_WAIT: Micros = 31 * 24 * HOUR
-"""How far ahead `Feeds.schedule` searches for the next poll. No account waits that long."""
+"""How far ahead `Feeds.schedule` searches for the next poll. No account waits longer than this."""
 
 
 class Feeds:
-    """The feeds of one storage."""
+    """Manages and polls the accounts in one storage, and reads their items and links."""
 
     def __init__(
         self,
@@ -90,15 +89,15 @@ class Feeds:
         source: FeedSource | None = None,
         lease_seconds: float = LEASE_DURATION / 1e6,
     ) -> None:
-        """Read from `source`, or from Bluesky with these settings if `source` is None.
+        """Poll accounts at `source`, or at Bluesky with these settings if `source` is None.
 
         The connection to Bluesky is opened when it is first needed, and closed at the end of `async with`.
-        `lease_seconds` is how long an account stays leased to a poller that was killed.
+        If a poller is killed, other pollers can poll its accounts after `lease_seconds`.
         """
         self.store = store
         self.settings = settings or FeedSettings()
         self.rate_limiter = RateLimiter(self.settings.polling.connections)
-        """The rate limiter for Bluesky. It calls its `on_wait` before a long wait."""
+        """Limits the requests to Bluesky. Set its `on_wait` to a callback that reports long waits."""
         self._source = source
         self._lease_duration: Micros = round(lease_seconds * 1e6)
         self._links = LinkIndex(store)
@@ -115,7 +114,7 @@ class Feeds:
         source: FeedSource | None = None,
         lease_seconds: float = LEASE_DURATION / 1e6,
     ) -> AsyncGenerator[Self]:
-        """Open the feeds of a storage. Create the storage if it does not exist."""
+        """Open the storage at `url` for the duration of an `async with` block."""
         async with await open_storage(url) as storage:
             feeds = cls(FeedStore(storage), settings, source=source, lease_seconds=lease_seconds)
             async with feeds:
@@ -128,7 +127,7 @@ class Feeds:
         await self._exit_stack.aclose()
 
     async def source(self) -> FeedSource:
-        """Return the source of the feeds. Raise InvalidSettings if Bluesky cannot be opened."""
+        """Return the source. Open Bluesky if no source was passed, or raise InvalidSettings if that fails."""
         async with self._connecting:
             if self._source is None:
                 opening = open_source(self.settings, self.rate_limiter)
@@ -138,7 +137,7 @@ class Feeds:
     # Changing accounts
 
     async def add(self, names: Sequence[str], *, dry_run: bool = False) -> ChangeReport:
-        """Start polling accounts. The report lists the names that the source does not know."""
+        """Add accounts, so that they are polled. The report lists names for which no account was found."""
         wanted = list(dict.fromkeys(normalize_account_name(name) for name in names))
         valid = [name for name in wanted if is_account_name(name)]
         profiles = await find_profiles(await self.source(), valid) if valid else []
@@ -155,7 +154,7 @@ class Feeds:
                 account = (await self.store.find(name)).account
             except (UnknownAccount, AmbiguousHandle):
                 unknown.append(name)
-            else:  # the account is stored, but the source does not show it at the moment
+            else:  # the account is stored, but the source does not currently show it
                 note = f"already added, {account.status}: {account.reason}"
                 changes.append(_change(account, None, note))
         return ChangeReport(changes=tuple(changes), unknown=tuple(unknown), dry_run=dry_run)
@@ -163,7 +162,7 @@ class Feeds:
     async def follow(self, actor: str, *, prune: bool = False, dry_run: bool = False) -> ChangeReport:
         """Add the accounts that `actor` follows.
 
-        With `prune`, suspend accounts that this follow list added and that `actor` no longer follows.
+        With `prune`, suspend accounts that only this follow list added and that `actor` no longer follows.
         """
         source = await self.source()
         if not isinstance(source, FollowSource):
@@ -177,20 +176,20 @@ class Feeds:
     async def remove(
         self, names: Sequence[str], *, delete_items: bool = False, dry_run: bool = False
     ) -> ChangeReport:
-        """Remove accounts. Keep their items unless `delete_items` is set."""
+        """Remove accounts. Keep their stored items unless `delete_items` is set."""
         changes: list[AccountChange] = []
         for account in await self._find_all(names):
             items = await self.store.count_items(account.account_id)
             if not dry_run:
                 await self.store.remove(account.account_id, with_items=delete_items)
-            note = f"{'with' if delete_items else 'without'} {items} item{'' if items == 1 else 's'}"
+            note = f"{items} item{'' if items == 1 else 's'} {'deleted' if delete_items else 'kept'}"
             changes.append(_change(account, "removed", note))
         return ChangeReport(changes=tuple(changes), dry_run=dry_run)
 
     async def suspend(self, names: Sequence[str], *, reason: str = "", dry_run: bool = False) -> ChangeReport:
-        """Stop polling accounts until they are resumed. A new reason replaces an earlier one.
+        """Stop polling accounts until they are resumed. If `reason` is not empty, it replaces an earlier one.
 
-        A follow list does not resume an account that was suspended in this way.
+        Follow lists do not resume accounts that this method suspended.
         """
         changes: list[AccountChange] = []
         for account in await self._find_all(names):
@@ -204,14 +203,14 @@ class Feeds:
         return ChangeReport(changes=tuple(changes), dry_run=dry_run)
 
     async def resume(self, names: Sequence[str], *, dry_run: bool = False) -> ChangeReport:
-        """Resume accounts, and make them due now."""
+        """Resume polling accounts. Their next polls are due immediately."""
         edit = partial(transitions.resumed, now=self.store.clock())
         return await self._edit_all(names, edit, "resumed", dry_run=dry_run)
 
     async def reset(self, names: Sequence[str], *, dry_run: bool = False) -> ChangeReport:
-        """Forget how far accounts have been read: the next poll starts at the initial look-back.
+        """Forget how far accounts have been read. The next poll reads the initial look-back again.
 
-        Stored items are kept, and they are not stored twice.
+        Stored items are kept and not duplicated.
         """
         edit = partial(transitions.reset, now=self.store.clock())
         return await self._edit_all(names, edit, "reset", dry_run=dry_run)
@@ -234,29 +233,30 @@ class Feeds:
         return (await self.store.find(parse_account_name(name))).account
 
     async def _find_all(self, names: Sequence[str]) -> list[Account]:
-        """Return these accounts. Raise UnknownAccount if one is missing."""
+        """Return these accounts. Raise UnknownAccount if one of them is not stored."""
         return [await self._find(name) for name in names]
 
     # Polling
 
     async def poll(self, name: str) -> PollSucceeded | PollSkipped | PollFailed:
-        """Poll an account now, even if it is suspended. Raise PollInProgress if another poller polls it."""
+        """Poll an account now, even a suspended one. Raise PollInProgress if another poller is polling it."""
         poller = await self._poller()
         return await poller.poll(await self.store.find(parse_account_name(name)))
 
     async def run(self, *, on_outcome: OnOutcome | None = None, on_alarm: OnAlarm = log_alarm) -> None:
         """Poll each account at its own interval, until cancelled.
 
-        Several processes can share one storage. This also refreshes profiles, follow lists, alarms and link
-        summaries, and removes items that are older than the retention.
+        Several processes can do this with one storage. Each of them also refreshes profiles, follow lists and
+        link summaries, checks the alarms, and deletes items that are older than the retention.
         """
         poller = await self._poller(on_outcome, on_alarm)
         await poller.run()
 
     async def run_once(self, *, on_outcome: OnOutcome | None = None) -> CycleStats:
-        """Poll every account once, due or not, and remove items that are older than the retention.
+        """Poll every active account once, even if it is not due, and unavailable accounts that are due.
 
-        Profiles are read first, so that the polls can find the posts that the profiles count.
+        Read the profiles first, so that the polls can find all posts that the profiles count. At the end,
+        delete items that are older than the retention.
         """
         poller = await self._poller(on_outcome)
         try:
@@ -264,7 +264,7 @@ class Feeds:
         except AuthenticationFailed:
             raise
         except SourceError as error:
-            log.warning("could not read the profiles: %s", error)
+            log.warning("could not read the profiles, polling without them: %s", error)
         cycle = await poller.run_once()
         await poller.remove_old_items()
         return cycle
@@ -272,9 +272,9 @@ class Feeds:
     async def backfill(
         self, name: str, since: Time, *, wait: bool = True, dry_run: bool = False
     ) -> BackfillReport:
-        """Read an account back to a time and store missing items.
+        """Read the feed of an account back to the time `since`, and store missing items.
 
-        Without `wait`, return at once and leave the work to the next polls.
+        Without `wait`, return immediately. The next scheduled polls then do the work.
         """
         account, start = await self._find(name), self._time(since)
         report = BackfillReport(
@@ -289,14 +289,14 @@ class Feeds:
     async def audit(
         self, name: str | None = None, *, history: bool = False, remove: bool = False, dry_run: bool = False
     ) -> AsyncGenerator[AccountAudit]:
-        """Compare the stored items of one account or of all accounts with the records at the source.
+        """Compare the stored items of one or all accounts with the records at the source. Yield the results.
 
-        Store missing items, with `history` also those from before the first poll. With `remove`, remove items
-        that were deleted at the source. If an account cannot be read, continue with the others.
+        Store missing items. With `history`, also store items that are older than the first poll's look-back.
+        With `remove`, delete items that were deleted at the source. If one audit fails, run the others.
         """
         source = await self.source()
         if not isinstance(source, AuditSource):
-            raise RequestRejected(f"{source.name} does not list the records of an account")
+            raise RequestRejected(f"{source.name} does not support audits")
         since = self.settings.polling.oldest_kept(self.store.clock())
         audit = partial(
             audit_account, self.store, source, history=history, remove=remove, since=since, dry_run=dry_run
@@ -327,7 +327,7 @@ class Feeds:
     # Accounts
 
     async def status(self) -> FeedStatus:
-        """Return the state of all accounts: counts, failing accounts and alarms."""
+        """Return an overview of all accounts: totals, alarms and failing accounts."""
         accounts, now = await self._all_accounts(), self.store.clock()
         summary = summarize(accounts, now=now)
         return FeedStatus(
@@ -339,7 +339,7 @@ class Feeds:
         )
 
     async def account(self, name: str) -> AccountDetail:
-        """Return the complete state of an account."""
+        """Return the complete stored state of an account."""
         account, now = await self._find(name), self.store.clock()
         items = await self.store.count_items(account.account_id)
         return AccountDetail(account=account, items=items, is_leased=account.is_leased(now), now=now)
@@ -351,9 +351,9 @@ class Feeds:
         without_watermark: bool = False,
         polled_before: Time | None = None,
     ) -> list[AccountSummary]:
-        """Return accounts, starting with the least recently polled.
+        """Return all accounts that match the filters, starting with the least recently polled.
 
-        With `polled_before`, leave out accounts that were polled at that time or later.
+        `polled_before` excludes accounts that were polled at that time or later.
         """
         found = await self._all_accounts(status)
         if without_watermark:
@@ -365,14 +365,14 @@ class Feeds:
         return [AccountSummary.from_account(account) for account in found]
 
     async def account_page(self, after: str | None = None, *, limit: int) -> AccountPage:
-        """Return a page of accounts in the order in which they were added, starting after this id."""
+        """Return a page of accounts in the order in which they were added, starting after the id `after`."""
         before = None if after is None else await self.store.get(after)
         found, has_more = await self.store.account_page(before, limit)
         accounts = tuple(stored.account for stored in found)
         return AccountPage(accounts=accounts, next_account=accounts[-1].account_id if has_more else None)
 
     async def pollable_accounts(self) -> list[AccountSummary]:
-        """Return the accounts that `run_once` would poll."""
+        """Return the accounts that `run_once` would poll now."""
         now = self.store.clock()
         accounts = await self._all_accounts()
         return [AccountSummary.from_account(each) for each in accounts if each.is_pollable(now)]
@@ -385,7 +385,7 @@ class Feeds:
         return [AccountSummary.from_account(each) for each in due]
 
     async def schedule(self) -> Schedule:
-        """Return the number of polled accounts and the time of the next poll, without reading accounts."""
+        """Return how many accounts are polled and when the next poll is due, without reading all accounts."""
         storage, now = self.store.storage, self.store.clock()
         counts = await storage.counts(ACCOUNTS, now=now)
         first = await storage.due(POLLS, until=now + MAX_WAIT, limit=1, now=now)
@@ -412,11 +412,11 @@ class Feeds:
         max_scanned: int | None = None,
         keep_ties: bool = False,
     ) -> ItemPage:
-        """Return a page of items of all accounts or of one, newest first.
+        """Return a page of items from the feed of one account or of all accounts, newest first.
 
-        The page starts `after` a position or `before` a time. With `keep_ties`, items that have the same time
-        are on the same page, so that the next page can start `before` that time. `max_scanned` limits how
-        many items are read if the filters leave most of them out.
+        The page starts after the position `after`, or below the time `before`. With `keep_ties`, items with
+        the same time stay on one page, so that the next page can start `before` that time. `max_scanned`
+        limits how many items are read if the filters exclude most of them.
         """
         account_id = None if name is None else await self._account_id(name)
         if before is not None:
@@ -436,7 +436,7 @@ class Feeds:
         return ItemPage(items=items, next_position=next_position)
 
     async def _account_id(self, name: str) -> str:
-        """Return the id of an account, or the DID of a removed account whose items are still stored."""
+        """Return the id of an account. Accept the DID of a removed account if its items are still stored."""
         name = parse_account_name(name)
         try:
             return (await self._find(name)).account_id
@@ -453,10 +453,10 @@ class Feeds:
         max_items: int | None = None,
         max_handles: int | None = None,
     ) -> LinkRanking:
-        """Return the links that the most accounts shared since a time.
+        """Return the links that the most accounts have shared since the time `since`.
 
-        `max_items` limits how many items are read for hours that are not summarized yet, and `max_handles`
-        limits how many accounts are named for each link.
+        `max_items` limits how many items are read for hours that are not summarized yet. `max_handles` limits
+        how many handles are listed for each link.
         """
         ranking = await self._links.ranking(self._time(since), limit=limit, max_items=max_items)
         named = {each for link in ranking.links for each in link.sharers[:max_handles]}
@@ -474,7 +474,7 @@ class Feeds:
 async def open_source(
     settings: FeedSettings, limiter: RateLimiter | None = None
 ) -> AsyncGenerator[BlueskySource]:
-    """Open Bluesky with these settings. Raise InvalidSettings if they are invalid or a package is missing."""
+    """Open Bluesky. Raise InvalidSettings if the settings are invalid or a package is not installed."""
     try:
         from .bluesky import open_bluesky  # noqa: PLC0415 (the extra may be missing)
     except ModuleNotFoundError as error:

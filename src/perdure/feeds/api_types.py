@@ -1,4 +1,4 @@
-"""The records that the methods of `Feeds` return. All of them can be printed as JSON."""
+"""The types that methods of `Feeds` return. All of them can be encoded as JSON."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from .poll import PollSucceeded
 
 
 class AccountChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of one account. In a dry run, the change was not made."""
+    """A change to one account. In a dry run, the change was only planned."""
 
     account: str
     """The id of the account."""
     handle: str
     action: str | None
-    """What was done, as a past participle such as `added`. None if there was nothing to do."""
+    """What was done, such as `added` or `suspended`. None if nothing had to be done."""
     note: str = ""
 
 
 class ChangeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The changes of several accounts."""
+    """The changes that one command made to accounts."""
 
     changes: tuple[AccountChange, ...]
     unknown: tuple[str, ...] = ()
-    """Names that the source does not know."""
+    """Names for which the source has no account."""
     dry_run: bool = False
 
     def count(self, action: str | None) -> int:
@@ -41,7 +41,7 @@ class ChangeReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccountSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """An account in a list."""
+    """The main facts about one account, for a list of accounts."""
 
     account: str
     handle: str
@@ -71,7 +71,7 @@ class AccountSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccountDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """The complete state of one account."""
+    """The complete stored state of one account, and the number of its items."""
 
     account: Account
     items: int
@@ -84,7 +84,7 @@ class AccountPage(msgspec.Struct, frozen=True, kw_only=True):
 
     accounts: tuple[Account, ...]
     next_account: str | None
-    """The id of the account after which the next page starts. None if this is the last page."""
+    """Pass this account id as `after` to get the next page. None if this is the last page."""
 
 
 class FailingAccount(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,7 +110,7 @@ class FailingAccount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FeedSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts over all accounts, and the alarms."""
+    """Totals over all accounts, and the current alarms."""
 
     accounts: int
     active: int
@@ -132,7 +132,7 @@ class FeedSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def summarize(accounts: Iterable[Account], *, now: Micros) -> FeedSummary:
-    """Return counts over these accounts, and the alarms about them at this time."""
+    """Return totals over these accounts, and their alarms at the time `now`."""
     accounts = list(accounts)
     by_status = {status: sum(each.status is status for each in accounts) for status in AccountStatus}
     next_polls = [each.next_poll_at for each in accounts if each.status is not AccountStatus.SUSPENDED]
@@ -153,7 +153,7 @@ def summarize(accounts: Iterable[Account], *, now: Micros) -> FeedSummary:
 
 
 class FeedStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of all accounts: counts, alarms and failing accounts."""
+    """An overview of all accounts: totals, alarms and failing accounts."""
 
     summary: FeedSummary
     watermark_share: float
@@ -163,14 +163,14 @@ class FeedStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of accounts that are polled, and the time of the next poll."""
+    """How many accounts are polled, and when the next poll is due."""
 
     accounts: int
     next_poll_at: Timestamp | None
 
 
 class BackfillReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a backfill."""
+    """The progress of a backfill, which reads older items of an account."""
 
     account: str
     handle: str
@@ -179,9 +179,9 @@ class BackfillReport(msgspec.Struct, frozen=True, kw_only=True):
     new_links: int = 0
     pages: int = 0
     is_done: bool = False
-    """Whether everything since that time was read. If not, the next polls continue."""
+    """Whether all items since `since` have been read. If not, the next polls continue the backfill."""
     reason: str = ""
-    """Why the backfill is not done."""
+    """Why the backfill stopped early, or an empty string."""
     dry_run: bool = False
 
     def plus(self, outcome: PollSucceeded) -> BackfillReport:
@@ -195,19 +195,19 @@ class BackfillReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccountAudit(msgspec.Struct, frozen=True, kw_only=True):
-    """The audit of one account, or the reason why the audit failed."""
+    """The audit report of one account, or the reason why the audit failed."""
 
     account: str
     handle: str
     audit: AuditReport | None = None
     reason: str = ""
-    """Why the account could not be audited."""
+    """Why the audit failed, or an empty string."""
     is_failure: bool = False
-    """Whether the audit failed unexpectedly. It is False for an account that is known to be unavailable."""
+    """Whether the audit failed unexpectedly. False if the account was already known to be unavailable."""
 
 
 class FeedItem(msgspec.Struct, frozen=True, kw_only=True):
-    """An item and the account in whose feed it appears."""
+    """An item, and the account whose feed contains it."""
 
     account: str
     account_handle: str
@@ -225,21 +225,21 @@ class ItemPage(msgspec.Struct, frozen=True, kw_only=True):
 
     items: tuple[FeedItem, ...]
     next_position: Position | None
-    """The position after which the next page starts. None if this is the last page."""
+    """Pass this position as `after` to get the next page. None if this is the last page."""
 
 
 class RankedLink(msgspec.Struct, frozen=True, kw_only=True):
     """A link and the accounts that shared it."""
 
     url: str
-    """The normal form of the URL, which is the same for all links to a page."""
+    """The normalized URL, which is the same for all links to one page (see `normalize_url`)."""
     shared_url: str
     """The URL as it was first shared."""
     title: str
     sharers: int
     """Number of accounts that shared the link."""
     handles: tuple[str, ...]
-    """The handles of the first of these accounts, in the order in which they shared the link."""
+    """The handles of the accounts that shared the link, earliest first, limited to `max_handles`."""
     share_count: int
     """Number of times that the link was shared."""
     first_at: Timestamp
@@ -247,7 +247,7 @@ class RankedLink(msgspec.Struct, frozen=True, kw_only=True):
     today: int
     """Number of accounts that shared the link in the last 24 hours."""
     day_before: int
-    """Number of accounts that shared the link in the 24 hours before that."""
+    """Number of accounts that shared the link between 48 and 24 hours ago."""
 
     @classmethod
     def from_link(cls, link: SharedLink, handles: Mapping[str, str], max_handles: int | None) -> RankedLink:
@@ -266,8 +266,8 @@ class RankedLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LinkRanking(msgspec.Struct, frozen=True, kw_only=True):
-    """The links that the most accounts shared, starting with the most shared one."""
+    """Links, ranked by the number of accounts that shared them, highest first."""
 
     links: tuple[RankedLink, ...]
     missing_hours: int
-    """Number of hours that are not counted because `max_items` limited how many items were read."""
+    """Number of hours that the ranking leaves out because the limit `max_items` was reached."""

@@ -1,13 +1,13 @@
-"""The errors of feeds, as one tree.
+"""The exceptions that feeds raise. They form this tree:
 
     PerdureError
     └── FeedError
-        ├── InvalidSettings          a setting has an invalid value
-        ├── UnknownAccount           no such account is stored
+        ├── InvalidSettings          a setting or the settings file is invalid
+        ├── UnknownAccount           no stored account has this id or handle
         ├── PollInProgress           another poller is polling the account (retryable)
         ├── EditConflict             other processes kept changing the account (retryable)
-        ├── AmbiguousHandle          several stored accounts have this handle
-        ├── AccountLeaseLost         another poller took the account over; the write was dropped
+        ├── AmbiguousHandle          several stored accounts have the same handle
+        ├── AccountLeaseLost         another poller has taken over the account, or the account was removed
         ├── CorruptFeedRecord        a stored account, item or link summary is damaged
         └── SourceError              a source returned an error
             ├── SourceUnavailable      the source cannot be reached, or its response is invalid (retryable)
@@ -15,13 +15,13 @@
             ├── RateLimited            the source received too many requests (retryable, at `retry_at`)
             ├── AccountUnavailable     the account is unknown, deactivated, taken down or renamed
             │   └── AccountBlocked     the account blocks the logged-in user, or the user blocks it
-            ├── InvalidActor           a handle or id is not valid
-            ├── EmptyFollowList        pruning by an empty follow list would suspend all its accounts
+            ├── InvalidActor           a handle or id is malformed or unknown
+            ├── EmptyFollowList        the follow list to prune by is empty
             ├── CursorRejected         the source does not accept a cursor that it returned earlier
             ├── AuthenticationFailed   credentials are missing or wrong; no request can succeed
             └── RequestRejected        the source rejected a request for any other reason
 
-Errors of the storage (`perdure.storage.errors`) are raised unchanged.
+Storage errors (see `perdure.storage.errors`) are passed through unchanged.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from ..storage.errors import PerdureError
 
 
 class FeedError(PerdureError):
-    """The base class of all errors of feeds."""
+    """The base class of all exceptions that feeds raise."""
 
 
 class InvalidSettings(FeedError):
-    """Raised when a setting has an invalid value."""
+    """Raised when a setting or the settings file is invalid, or when a required package is not installed."""
 
     def __init__(self, setting: str, reason: str) -> None:
         super().__init__(f"{setting}: {reason}")
@@ -46,15 +46,15 @@ class InvalidSettings(FeedError):
 
 
 class UnknownAccount(FeedError):
-    """Raised when no such account is stored."""
+    """Raised when no stored account has the given id or handle."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"no account {name} is stored; `perdure feeds list` lists the accounts")
+        super().__init__(f"unknown account {name}; `perdure feeds list` lists the known accounts")
         self.name = name
 
 
 class PollInProgress(FeedError):
-    """Raised when another poller has the lease on the account."""
+    """Raised when another poller is polling the account, so this poller cannot lease it."""
 
     retryable = True
 
@@ -63,7 +63,7 @@ class PollInProgress(FeedError):
         self.name = name
         self.poller = poller
         self.retry_at = retry_at
-        """When the other poller's lease expires unless it is renewed. None if the time is not known."""
+        """When the other poller's lease expires unless it is renewed. None if this is unknown."""
 
 
 class EditConflict(FeedError):
@@ -77,23 +77,23 @@ class EditConflict(FeedError):
 
 
 class AmbiguousHandle(FeedError):
-    """Raised when several accounts have this handle in their most recently read profiles."""
+    """Raised when several stored accounts have the same handle, so that the handle does not identify one."""
 
     def __init__(self, handle: str, account_ids: Sequence[str]) -> None:
-        super().__init__(f"handle {handle} matches several accounts; use a DID: {', '.join(account_ids)}")
+        super().__init__(f"several accounts have the handle {handle}; use a DID: {', '.join(account_ids)}")
         self.handle = handle
         self.account_ids = tuple(account_ids)
 
 
 class AccountLeaseLost(FeedError):
-    """Raised when a poller writes to an account after another poller took it over or it was removed.
+    """Raised when a poller tries to write to an account that was removed or that another poller took over.
 
-    Items that were stored earlier are kept. Nothing else is written.
+    The write has no effect. Items that this poller stored earlier are kept.
     """
 
 
 class CorruptFeedRecord(FeedError):
-    """Raised when a stored record of feeds is damaged."""
+    """Raised when a stored account, item or link summary is damaged and cannot be decoded."""
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(f"{key}: {reason}")
@@ -102,29 +102,29 @@ class CorruptFeedRecord(FeedError):
 
 
 class SourceError(FeedError):
-    """The base class of errors that a source raises."""
+    """The base class of errors that concern a source, such as Bluesky."""
 
 
 class SourceUnavailable(SourceError):
-    """Raised when the source cannot be reached, is too slow, or sends an invalid response."""
+    """Raised when a source cannot be reached, responds too slowly, or sends an invalid response."""
 
     retryable = True
 
     def __init__(self, reason: str, *, retry_at: Micros | None = None) -> None:
         super().__init__(reason)
         self.retry_at = retry_at
-        """When to send the next request. None if the source gives no time."""
+        """The earliest time for the next request. None if the source did not specify one."""
 
 
 class SourceServerError(SourceUnavailable):
-    """Raised when the source reports an internal error.
+    """Raised when a source reports an internal error.
 
-    Some sources report one whenever they receive an unknown cursor.
+    Some sources also report an internal error when they receive an unknown cursor.
     """
 
 
 class RateLimited(SourceError):
-    """Raised when the source received too many requests."""
+    """Raised when a source rejects a request because it has received too many."""
 
     retryable = True
 
@@ -134,7 +134,7 @@ class RateLimited(SourceError):
 
 
 class AccountUnavailable(SourceError):
-    """Raised when the source does not show an account, temporarily or permanently."""
+    """Raised when an account is temporarily or permanently missing at the source."""
 
 
 class AccountBlocked(AccountUnavailable):
@@ -142,23 +142,24 @@ class AccountBlocked(AccountUnavailable):
 
 
 class InvalidActor(SourceError):
-    """Raised when a handle or id is not valid, so that no account can have it."""
+    """Raised when a handle or id is malformed, or when the owner of a follow list does not exist."""
 
 
 class EmptyFollowList(SourceError):
-    """Raised when pruning by an empty follow list would suspend every account that the list added."""
+    """Raised when a follow list to prune by is empty. Pruning would suspend all accounts that it added."""
 
     def __init__(self, actor: str) -> None:
-        super().__init__(f"{actor} follows no account; pruning would suspend all that its list added")
+        danger = "pruning would suspend every account that its follow list added"
+        super().__init__(f"{actor} follows no accounts, so {danger}; run without pruning")
 
 
 class CursorRejected(SourceError):
-    """Raised when the source does not accept a cursor."""
+    """Raised when a source does not accept a cursor that it returned earlier."""
 
 
 class AuthenticationFailed(SourceError):
-    """Raised when credentials are missing or wrong. This stops all polls, since no request can succeed."""
+    """Raised when credentials are missing or wrong. All polls then stop, because no request can succeed."""
 
 
 class RequestRejected(SourceError):
-    """Raised when the source rejects a request for any other reason."""
+    """Raised when a source does not support a request, or rejects it for a reason without its own class."""

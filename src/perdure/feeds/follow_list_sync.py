@@ -1,7 +1,7 @@
-"""Follow lists: add the accounts that an actor follows, and suspend those that are unfollowed.
+"""Synchronizes accounts with follow lists: adds followed accounts, and suspends unfollowed ones.
 
-Each account stores its origins: the follow lists that added it, and `manual` if an operator did. A follow
-list suspends only accounts that nothing else added, so lists and operators do not interfere with each other.
+Each account stores its origins: the follow lists that added it, and `manual` if an operator added it. An
+account is suspended only when its last origin is removed, so lists and operators do not interfere.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .store import FeedStore
 log = logging.getLogger("perdure.feeds")
 
 PRUNE_REASON = "no longer followed by"
-"""The first words of the reason for which a follow list suspends an account."""
+"""The start of the reason that is stored when a follow list suspends an account."""
 
 
 async def add_account(
@@ -36,9 +36,9 @@ async def add_account(
     settings: PollSettings,
     dry_run: bool = False,
 ) -> AccountChange:
-    """Add an account, or update the handle and origins of one that exists.
+    """Add an account, or update the handle and origins of an account that is already stored.
 
-    If a follow list adds an account that a follow list has suspended, the account is resumed.
+    If the account was suspended because it was no longer followed, and it is followed again, resume it.
     """
     change = partial(AccountChange, account=profile.account_id, handle=profile.handle)
     try:
@@ -71,9 +71,9 @@ async def sync_follow_list(
 ) -> list[AccountChange]:
     """Add the accounts that `actor` follows. Raise InvalidActor if the source does not know the actor.
 
-    With `prune`, suspend accounts that this list added and that the actor no longer follows, unless they have
-    another origin too. If the list is empty, raise EmptyFollowList instead, because that is more likely an
-    error than an intention.
+    With `prune`, suspend accounts that this list added and that the actor no longer follows, unless they also
+    have another origin. If the list is empty, raise EmptyFollowList instead, because an empty list is
+    probably a mistake.
     """
     owner = await _find_owner(source, actor)
     followed = {profile.account_id: profile async for profile in source.follows(owner.account_id)}
@@ -86,7 +86,7 @@ async def sync_follow_list(
             change = await add_account(store, profile, origin=origin, settings=settings, dry_run=dry_run)
             changes.append(change)
         except (EditConflict, CorruptFeedRecord, NewerFormat) as error:  # continue with the other accounts
-            log.warning("skipped %s: %s", profile.handle, error)
+            log.warning("could not add %s: %s", profile.handle, error)
     if prune:
         changes += await _prune(store, source, owner, followed, dry_run=dry_run)
     return changes
@@ -103,7 +103,7 @@ async def _find_owner(source: FollowSource, actor: str) -> Profile:
 
 
 def is_pruned(account: Account) -> bool:
-    """Return whether a follow list has suspended the account."""
+    """Return whether the account is suspended because it is no longer followed."""
     return account.status is AccountStatus.SUSPENDED and account.reason.startswith(PRUNE_REASON)
 
 
@@ -127,7 +127,7 @@ async def _prune(
         try:
             after = edit(before) if dry_run else await store.update(account_id, edit)
         except (EditConflict, UnknownAccount) as error:
-            log.warning("skipped %s: %s", before.handle, error)
+            log.warning("could not suspend %s: %s", before.handle, error)
             continue
         if after.status is AccountStatus.SUSPENDED and before.status is not AccountStatus.SUSPENDED:
             changes.append(AccountChange(account=account_id, handle=before.handle, action="suspended"))
@@ -135,7 +135,7 @@ async def _prune(
 
 
 def _with_origin(account: Account, *, profile: Profile, origin: str, now: Micros) -> Account:
-    """Add an origin, and resume the account if it is followed again."""
+    """Add an origin and update the handle. Resume the account if it is followed again."""
     if origin != MANUAL_ORIGIN and is_pruned(account):
         account = transitions.resumed(account, now=now)
     origins = account.origins if origin in account.origins else (*account.origins, origin)
@@ -143,7 +143,7 @@ def _with_origin(account: Account, *, profile: Profile, origin: str, now: Micros
 
 
 def _without_origin(account: Account, *, origin: str, reason: str) -> Account:
-    """Remove an origin, and suspend the account if it was the last one."""
+    """Remove an origin. Suspend the account if it has no other origin."""
     left = tuple(each for each in account.origins if each != origin)
     if left or account.status is AccountStatus.SUSPENDED:
         return replace(account, origins=left)

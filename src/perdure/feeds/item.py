@@ -1,6 +1,6 @@
-"""An item of a feed: a post or a repost, with its links. Its record is written once and never changes.
+"""The items of a feed: posts and reposts, with their links.
 
-The content of an item does not depend on when or how often the item is read from the source.
+The record of an item is written when a poll or an audit first finds the item, and is never updated.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ ItemKind: TypeAlias = Literal["post", "reply", "quote", "repost"]
 LinkVia: TypeAlias = Literal["card", "quote", "facet", "text"]
 
 MAX_ITEM_BYTES = 64 * 1024
-"""Maximum size of an item's body. Several items must fit into one commit. A post has up to 300 characters."""
+"""Maximum size of an encoded item, so that several fit into one commit. Posts have up to 300 characters."""
 
 
 class Link(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """A link in an item."""
+    """A link that an item contains."""
 
     url: str
-    """The normal form of the URL, which is the same for all links to a page."""
+    """The normalized URL, which is the same for all links to one page (see `normalize_url`)."""
     via: LinkVia
-    """How the link was shared: as a card, in a quoted post, as a marked link, or as plain text."""
+    """Where the link was found: in a link card, a quoted post, a facet (marked-up text) or plain text."""
     title: str = ""
     shared_url: str = ""
-    """The URL as it was shared. It is stored as an empty string if it equals `url`."""
+    """The URL as it was shared. Stored as an empty string if it equals `url` or is too long."""
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=FORMAT_FIELD, tag=2):
     """A post, reply, quote or repost in the feed of an account."""
 
     uri: str
-    """The id of the item. A repost has a URI of its own."""
+    """The URI that identifies the item. A repost usually has its own URI."""
     time: Timestamp
-    """The time of the item, by which its feed is sorted."""
+    """The time by which the feed sorts the item."""
     kind: ItemKind
     post_uri: str
-    """The URI of the post itself, or of the reposted post."""
+    """The URI of the post, or for a repost, the URI of the reposted post."""
     author_id: str
-    """The id of the account that wrote the post."""
+    """The id of the account that wrote the post or the reposted post."""
     author_handle: str = ""
-    """The handle of the author when the item was read."""
+    """The author's handle at the time when the item was read."""
     text: str = ""
     links: tuple[Link, ...] = ()
 
@@ -68,7 +68,7 @@ def item_record(item: Item, account_id: str) -> Record:
 
 
 def parse_item(record: Record) -> Item:
-    """Decode a record. Raise NewerFormat or CorruptFeedRecord if that is not possible."""
+    """Decode the record of an item. Raise NewerFormat or CorruptFeedRecord if that fails."""
     try:
         return _format.decode(record.key, record.body)
     except StorageCorrupt as error:
@@ -76,12 +76,12 @@ def parse_item(record: Record) -> Item:
 
 
 def is_valid_uri(uri: str) -> bool:
-    """Return whether a URI can be the key of a record."""
+    """Return whether a URI can be used as the key of a record."""
     return 0 < len(uri.encode("utf-8", "replace")) <= MAX_KEY_BYTES and "\0" not in uri
 
 
 def is_storable(item: Item) -> bool:
-    """Return whether an item can be stored in a record."""
+    """Return whether an item is small enough to be stored and contains only valid characters."""
     if not is_valid_uri(item.uri):
         return False
     try:

@@ -1,8 +1,8 @@
-"""The lease on an account: only the poller that has it polls the account and writes its state.
+"""Leases on accounts: a poller leases an account before it polls the account, so that no other poller does.
 
 The lease is stored in the record of the account, and expires unless it is renewed. A write succeeds only if
-the record has not changed since it was read. If an operator or a new profile has changed it, the poller
-applies its change to the new record, as long as its lease is still valid.
+the record has not changed since it was read. If something else has changed the record, such as an operator,
+the poller reads it again, and repeats its own change if the lease is still valid.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from .store import AccountEdit, FeedStore
 log = logging.getLogger("perdure.feeds")
 
 LEASE_DURATION: Micros = MINUTE
-"""How long a lease is valid after each write. When a poller dies, its accounts are free after this time."""
+"""How long a lease is valid after it was last renewed. Other pollers can then poll the account."""
 
 
 class AccountLease:
-    """The lease that this poller has on an account."""
+    """A poller's lease on an account. All writes of the poll to the account go through this object."""
 
     def __init__(self, store: FeedStore, stored: StoredAccount, poller: str, duration: Micros) -> None:
         self._store = store
@@ -44,9 +44,9 @@ class AccountLease:
         return self._stored.account
 
     async def update(self, edit: AccountEdit, also: Sequence[Change] = ()) -> Account:
-        """Change the account, write the changes in `also`, and renew the lease unless the edit removes it.
+        """Apply `edit` to the account, and store the result together with the changes in `also`.
 
-        Raise AccountLeaseLost if this poller does not have the lease.
+        Renew the lease unless the edit removes it. Raise AccountLeaseLost if this lease is no longer valid.
         """
         async with self._writing:
             while self.is_valid:
@@ -65,7 +65,7 @@ class AccountLease:
         try:
             self._stored = await self._store.get(self._stored.account.account_id)
         except UnknownAccount as error:
-            raise AccountLeaseLost("the account was removed") from error
+            raise AccountLeaseLost("the account was removed while it was being polled") from error
         except NewerFormat as error:
             raise AccountLeaseLost(str(error)) from error
 
@@ -75,7 +75,7 @@ class AccountLease:
         return lease is not None and lease.poller == self._poller
 
     async def renew_until_lost(self) -> None:
-        """Renew the lease whenever a third of its duration has passed. Return if the lease was lost."""
+        """Renew the lease each time a third of its duration has passed. Return when the lease is lost."""
         while True:
             await anyio.sleep(self._duration / 3e6)
             try:
@@ -83,14 +83,14 @@ class AccountLease:
             except AccountLeaseLost:
                 return
             except StorageError as error:
-                log.warning("%s: lease not renewed: %s", self.account.handle, error)
+                log.warning("could not renew the lease on %s: %s", self.account.handle, error)
 
 
 @asynccontextmanager
 async def acquire_lease(
     store: FeedStore, stored: StoredAccount, poller: str, *, duration: Micros = LEASE_DURATION
 ) -> AsyncGenerator[AccountLease]:
-    """Lease an account, and release it at the end. Raise PollInProgress if another poller has the lease."""
+    """Lease an account during an `async with` block. Raise PollInProgress if another poller has leased it."""
     lease = await _acquire_shielded(_acquire(store, stored, f"{poller}#{next(_numbers)}", duration))
     renewals = asyncio.create_task(lease.renew_until_lost())
     try:
@@ -102,7 +102,7 @@ async def acquire_lease(
 
 
 async def _acquire_shielded(acquiring: Coroutine[None, None, AccountLease]) -> AccountLease:
-    """Acquire a lease. If the caller is cancelled while the lease is being written, release it afterwards."""
+    """Acquire a lease. If the caller is cancelled meanwhile, finish the write, and then release the lease."""
     task = asyncio.create_task(acquiring)
     try:
         return await asyncio.shield(task)
@@ -119,7 +119,7 @@ async def _release_late(acquiring: asyncio.Task[AccountLease]) -> None:
 async def _finish_shielded(work: Coroutine[None, None, None]) -> None:
     """Finish the work even if the caller is cancelled, and then raise the cancellation.
 
-    A shield of anyio protects only against cancel scopes of anyio, not against `asyncio.Task.cancel`.
+    A shielded scope of anyio alone would not be enough: `asyncio.Task.cancel` ignores it.
     """
     task = asyncio.create_task(work)
     cancelled: asyncio.CancelledError | None = None
@@ -149,7 +149,7 @@ async def _acquire(store: FeedStore, stored: StoredAccount, poller: str, duratio
 
 
 def _poll_counters(account: Account) -> tuple[int, int]:
-    """Return counters that change when the account is polled."""
+    """Return counters of which one changes with every poll of the account."""
     return account.poll_count, account.consecutive_failures
 
 
@@ -157,8 +157,8 @@ async def _release(lease: AccountLease) -> None:
     try:
         await lease.update(transitions.released)
     except (AccountLeaseLost, StorageError) as error:
-        log.warning("%s: the lease was not released: %s", lease.account.handle, error)
+        log.warning("could not release the lease on %s: %s", lease.account.handle, error)
 
 
 _numbers = count(1)
-"""Numbers that distinguish the leases of this process."""
+"""Provides a different number for each lease of this process."""

@@ -1,9 +1,9 @@
-"""Invalidation of link summaries: hours are marked as dirty while their items are changing.
+"""Invalidates link summaries when items change, by marking the hours of the items as dirty.
 
-An hour is not summarized until an hour after its end. A process that stores or deletes items of such a
-closed hour first marks the hour as dirty for some minutes. A summary is final only if reading its items
-started after the last mark expired. Because the mark is written first, a process that is killed leaves at
-worst an unnecessary mark. All marks of a day are stored in one small record.
+An hour is summarized at the earliest one hour after its end. A process that later stores or deletes items of
+that hour first marks the hour as dirty for some minutes. A summary is final only if its items were read after
+the last mark had expired. If the process is killed after it wrote the mark, the mark is merely unnecessary.
+All marks of a day are stored in one small record. Hours and days are numbered from 1970-01-01.
 """
 
 from __future__ import annotations
@@ -25,45 +25,45 @@ log = logging.getLogger("perdure.feeds")
 
 LINKS = Space("links")
 MARKS, HOURS, DAYS = "marks", "hours", "days"
-"""The partitions of the space: marks of dirty hours, summaries of hours, summaries of days."""
+"""The partitions of the space `LINKS`: dirty marks, summaries of hours, and summaries of days."""
 HOURS_PER_DAY = 24
 
 OPEN_AFTER_END: Micros = HOUR
-"""The time after the end of an hour before the hour is summarized."""
+"""An hour can be summarized when this much time has passed since its end."""
 MARK_AFTER_END: Micros = HOUR // 2
-"""The time after the end of an hour before changes of its items need a mark. It is shorter than
-`OPEN_AFTER_END` to allow for slow commits and clocks that differ."""
+"""Changes to the items of an hour need a mark when this much time has passed since its end. This is shorter
+than `OPEN_AFTER_END` to allow for slow commits and differing clocks."""
 MARK_LIFETIME: Micros = 10 * MINUTE
 MAX_CLOCK_SKEW: Micros = MINUTE
-"""Maximum difference between the clocks of two processes."""
+"""The largest difference between the clocks of two processes that is allowed for."""
 SUMMARY_RETENTION: Micros = 32 * DAY
-"""How long a summary is stored after the end of its hour or day."""
+"""How long a summary is kept after the end of its hour or day."""
 RECORDS_PER_PAGE = 100
 MAX_CACHED_HOURS = 4000
 
 
 class DirtyMarks(msgspec.Struct, frozen=True, kw_only=True, tag_field=FORMAT_FIELD, tag=1):
-    """The marks of the hours of a day."""
+    """The dirty marks of all hours of one day."""
 
     until: tuple[tuple[int, Micros], ...]
-    """Pairs of an hour, numbered since 1970, and the time until which its items may be changing."""
+    """Pairs of the number of an hour and the time until which items of this hour may be changing."""
 
 
 def parse_marks(record: Record) -> DirtyMarks:
-    """Decode a record. Raise NewerFormat or CorruptFeedRecord if that is not possible."""
+    """Decode a record of dirty marks. Raise NewerFormat or CorruptFeedRecord if that fails."""
     try:
         return _format.decode(record.key, record.body)
     except StorageCorrupt as error:
-        raise CorruptFeedRecord(record.key, f"invalid record of dirty hours: {error}") from error
+        raise CorruptFeedRecord(record.key, f"invalid record of dirty marks: {error}") from error
 
 
 def hours_of_day(day: int) -> range:
-    """Return the hours of a day. Hours and days are numbered since 1970."""
+    """Return the hours of a day. Hours and days are numbered from 1970-01-01."""
     return range(day * HOURS_PER_DAY, (day + 1) * HOURS_PER_DAY)
 
 
 def link_change(partition: str, start: Micros, body: str, stored: Record | None) -> Insert | Replace:
-    """Return the change that inserts marks or a summary, or replaces the stored record."""
+    """Return the change that writes marks or a summary: a replacement of `stored`, or an insertion."""
     length = HOUR if partition == HOURS else DAY
     expires_at = start + length + SUMMARY_RETENTION
     if stored is not None:
@@ -79,7 +79,7 @@ def link_change(partition: str, start: Micros, body: str, stored: Record | None)
 async def read_links(
     storage: Storage, partition: str, first: Micros, until: Micros, clock: Callable[[], Micros]
 ) -> AsyncGenerator[Record]:
-    """Yield the marks or summaries that start in a range of time, oldest first."""
+    """Yield records of marks or summaries that start at `first` or later and before `until`, oldest first."""
     after = Position(max(first - 1, 0), "~", partition)
     while records := await storage.page(LINKS, partition, after=after, limit=RECORDS_PER_PAGE, now=clock()):
         for record in records:
@@ -90,7 +90,7 @@ async def read_links(
 
 
 class DirtyHours:
-    """The marks in a storage, with a cache of those that this process has written."""
+    """Reads and writes dirty marks, and caches the marks that this process has written."""
 
     def __init__(self, storage: Storage, clock: Callable[[], Micros]) -> None:
         self._storage = storage
@@ -99,9 +99,9 @@ class DirtyHours:
         self._marking = anyio.Lock()
 
     async def mark(self, times: Iterable[Micros]) -> None:
-        """Mark the hours of these times as dirty if they may be summarized already.
+        """Mark the hours that contain these times as dirty, if they may already be summarized.
 
-        Call this before items of these times are stored or deleted. The marks are valid for at least half of
+        Call this before storing or deleting items of these times. The marks remain valid for at least half of
         `MARK_LIFETIME`.
         """
         now = self._clock()
@@ -129,7 +129,7 @@ class DirtyHours:
                 record = await self._storage.get(Address(LINKS, MARKS, _key(day)), now=now)
                 change = _add_marks(day, record, marked)
             except (NewerFormat, StorageCorrupt) as error:
-                log.warning("link counts of a day may be wrong: %s", error)
+                log.warning("could not mark changed hours, so link counts may be wrong: %s", error)
                 break
             if isinstance(await self._storage.commit([change], now=now), Committed):
                 break
@@ -138,7 +138,7 @@ class DirtyHours:
         self._dirty_until |= marked
 
     async def read(self, first_day: int, last_day: int) -> dict[int, Micros]:
-        """Return the time until which each marked hour of these days may be changing."""
+        """Return the time until which each marked hour of these days may be changing, by hour."""
         until: dict[int, Micros] = {}
         records = read_links(self._storage, MARKS, first_day * DAY, (last_day + 1) * DAY, self._clock)
         async for record in records:
@@ -146,11 +146,11 @@ class DirtyHours:
         return until
 
     async def _read_marks(self, record: Record) -> Mapping[int, Micros]:
-        """Read the marks of a day. If they are damaged, replace them and treat every hour as marked."""
+        """Decode the marks of a day. If this fails, treat every hour as marked, and replace damaged marks."""
         try:
             return dict(parse_marks(record).until)
         except (CorruptFeedRecord, NewerFormat) as error:
-            log.warning("counting the links of a day again: %s", error)
+            log.warning("could not read the marks of a day, so its links are counted again: %s", error)
             day = record.order // DAY
             if isinstance(error, CorruptFeedRecord):
                 await self._mark(day, hours_of_day(day))
@@ -158,7 +158,7 @@ class DirtyHours:
 
 
 def _add_marks(day: int, record: Record | None, marked: Mapping[int, Micros]) -> Insert | Replace:
-    """Return the change that adds marks to the marks of a day."""
+    """Return the storage change that adds marks to the record of a day."""
     try:
         known = {} if record is None else dict(parse_marks(record).until)
     except CorruptFeedRecord:  # any hour of the day may have been marked
@@ -169,7 +169,7 @@ def _add_marks(day: int, record: Record | None, marked: Mapping[int, Micros]) ->
 
 
 def _key(number: int) -> str:
-    """Return the key of an hour or a day, numbered since 1970."""
+    """Return the record key for the number of an hour or a day."""
     return f"{number:010}"
 
 

@@ -1,7 +1,7 @@
-"""Rankings of links by the number of accounts that shared them in a day, a week or a month.
+"""Ranks links by the number of accounts that shared them, for example in a day, a week or a month.
 
-A month costs little more than a day, because a ranking adds up stored summaries of hours and days (see
-`link_summary_store`). Only the items of the newest hours are read each time.
+Ranking a month takes little longer than ranking a day, because it adds up stored summaries of hours and days
+(see `link_summary_store`). Only the items of the newest hours are read each time.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from .link_summary_store import SummaryReader, Window
 from .store import FeedStore
 
 MAX_WINDOW: Micros = 31 * DAY
-"""The longest window that is ranked from summaries. A longer window is ranked from its items."""
+"""The longest time span that is ranked from summaries. A longer one is ranked by reading all items."""
 
 
 class SharedLink(msgspec.Struct, frozen=True, kw_only=True):
-    """A link and the accounts that shared it in a window of time."""
+    """A link, and the accounts that shared it in the time span of a ranking."""
 
     url: str
-    """The normal form of the URL, which is the same for all links to a page."""
+    """The normalized URL, which is the same for all links to one page (see `normalize_url`)."""
     shared_url: str
     """The URL as it was first shared. This is the URL to open."""
     title: str
     first_shares: tuple[tuple[str, Micros], ...]
-    """The ids of the accounts that shared the link, each with the time of its first share, earliest first."""
+    """Pairs of the id of an account and the time when it first shared the link, earliest first."""
     share_count: int
     """Number of times that the link was shared."""
     last_at: Micros
     today: int
     """Number of accounts that shared the link in the last 24 hours."""
     day_before: int
-    """Number of accounts that shared the link in the 24 hours before that."""
+    """Number of accounts that shared the link between 48 and 24 hours ago."""
 
     @property
     def sharers(self) -> tuple[str, ...]:
@@ -48,21 +48,21 @@ class SharedLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ranking(msgspec.Struct, frozen=True, kw_only=True):
-    """The links that the most accounts shared, starting with the most shared one."""
+    """Links, ranked by the number of accounts that shared them, highest first."""
 
     links: tuple[SharedLink, ...]
     missing_hours: int = 0
-    """Number of hours that are not counted because `max_items` limited how many items were read."""
+    """Number of hours that the ranking leaves out because the limit `max_items` was reached."""
 
 
 class LinkIndex:
-    """Ranks the links in the items of a store."""
+    """Ranks the links in the stored items."""
 
     def __init__(self, store: FeedStore) -> None:
         self._store = store
 
     async def ranking(self, since: Micros, *, limit: int, max_items: int | None = None) -> Ranking:
-        """Return the links that the most accounts shared since a time.
+        """Return the links that the most accounts have shared since the time `since`.
 
         `max_items` limits how many items are read for hours that are not summarized yet.
         """
@@ -81,7 +81,7 @@ class LinkIndex:
         return Ranking(links=links, missing_hours=missing_hours)
 
     async def refresh(self, *, max_items: int) -> None:
-        """Store missing summaries, newest hours first, except for hours that are still changing.
+        """Create and store missing summaries, newest first, except for hours that are marked as dirty.
 
         `max_items` limits how many items are read.
         """
@@ -103,14 +103,14 @@ def rank_links(
     now: Micros,
     limit: int | None = None,
 ) -> tuple[SharedLink, ...]:
-    """Return the links of these summaries, starting with those that the most accounts shared.
+    """Return the links in these summaries, starting with those that the most accounts shared.
 
-    Links with equally many accounts are sorted by their last share, newest first. `recent` contains the hours
-    of the last two days, for `today` and `day_before`. Only shares since `since` count, so a summary that
-    starts earlier must list all its shares.
+    Links that were shared by equally many accounts are sorted by their last share, newest first. `recent`
+    contains the hours of the last two days, for `today` and `day_before`. Only shares since `since` count. A
+    summary that starts earlier should therefore list all its shares.
 
-    Nearly all links are shared once, so this counts the shares of each link first. A link has at most as many
-    accounts as shares. Details are then collected only for links that can be among the first.
+    Most links are shared only once. So the shares of each link, of which there are at least as many as
+    accounts, are counted first. Details are collected only for links that can rank among the first `limit`.
     """
 
     def collect_details(urls: Iterable[str]) -> dict[str, _LinkDetail]:
@@ -136,7 +136,7 @@ def rank_links(
 
 
 def _count_shares(summaries: Iterable[LinkSummary], since: Micros) -> dict[str, int]:
-    """Return the number of shares of each link since a time."""
+    """Return how many times each link was shared since the time `since`, by URL."""
     counts: dict[str, int] = {}
     counted = counts.get
     for summary in summaries:
@@ -154,7 +154,7 @@ def _count_shares(summaries: Iterable[LinkSummary], since: Micros) -> dict[str, 
 
 
 class _LinkDetail:
-    """The shares of one link, collected from several summaries."""
+    """Collects the shares of one link from several summaries."""
 
     def __init__(self) -> None:
         self.firsts: dict[str, Micros] = {}
@@ -191,7 +191,7 @@ class _LinkDetail:
         return -len(self.firsts), -self._last
 
     def _describe(self, time: Micros, row: LinkRow) -> None:
-        """Keep the URL of the earliest share, and the earliest title."""
+        """Keep the URL of the earliest share, and the title of the earliest share that has one."""
         if self._described_at is None or time < self._described_at:
             self._described_at, self._shared_url = time, row.shared_url
         if row.title and (self._titled_at is None or time < self._titled_at):

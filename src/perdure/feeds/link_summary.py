@@ -1,7 +1,7 @@
-"""Link summaries: which accounts shared which links in an hour or a day.
+"""Link summaries, which list the accounts that shared each link in an hour or a day.
 
-These functions are pure. A summary lists shares with their times, so a window can start in the middle of an
-hour or a day. The size of a summary is limited: links that few accounts shared are left out.
+These functions are pure. A summary contains the time of each share, so that a ranking can start in the middle
+of an hour or a day. Its size is limited: links that few accounts shared are left out.
 """
 
 from __future__ import annotations
@@ -22,46 +22,46 @@ from .item import Item
 MAX_HOUR_LINKS = 1000
 MAX_DAY_LINKS = 300
 MAX_SHARERS_PER_LINK = 2000
-"""Maximum number of accounts that are listed for one link in a summary."""
+"""Maximum number of accounts that a summary lists for one link."""
 MAX_SHARES_PER_ACCOUNT = 24
-"""Maximum number of shares that are listed for one link and one account: the first ones and the last one."""
+"""Maximum number of shares that a summary lists per link and account: the first ones and the last."""
 MAX_SUMMARY_BYTES = 200 * 1024
 MAX_TITLE_CHARS = 300
 
 
 class LinkRow(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """A link and its shares in an hour or a day."""
+    """A link in a summary, with its shares."""
 
     url: str
     share_count: int
-    """Number of times that the link was shared, including shares that are not listed."""
+    """Number of times that the link was shared, including shares that `sharers` does not list."""
     last_offset: Micros
     """The time of the last share, relative to the start of the summary."""
     sharers: tuple[int, ...]
-    """The account of each listed share, as an index into `LinkSummary.accounts`, earliest share first."""
+    """The account that made each share, as an index into `LinkSummary.accounts`, earliest share first."""
     offsets: tuple[Micros, ...]
-    """The time of each listed share, relative to the start of the summary."""
+    """The time of each share in `sharers`, relative to the start of the summary."""
     title: str = ""
     shared_url: str = ""
-    """The URL of the earliest share, or an empty string if it equals `url`."""
+    """The URL as it was first shared. Empty if it equals `url` or is too long."""
 
 
 class LinkSummary(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=FORMAT_FIELD, tag=1
 ):
-    """The links of an hour or a day, starting with those that the most accounts shared."""
+    """The links that were shared in an hour or a day, starting with those that the most accounts shared."""
 
     start: Micros
     read_at: Micros
-    """When reading the items started. The summary may lack items that were stored later."""
+    """When reading of the items started. Items that were stored after this time may be missing."""
     accounts: tuple[str, ...] = ()
     rows: tuple[LinkRow, ...] = ()
     left_out: int = 0
-    """Number of links that were left out because of the limits."""
+    """Number of links that were left out to keep the summary small."""
 
 
 def parse_summary(record: Record) -> LinkSummary:
-    """Decode a record. Raise NewerFormat or CorruptFeedRecord if that is not possible."""
+    """Decode the record of a link summary. Raise NewerFormat or CorruptFeedRecord if that fails."""
     try:
         return summary_format.decode(record.key, record.body)
     except StorageCorrupt as error:
@@ -72,7 +72,7 @@ summary_format = BodyFormat(LinkSummary)
 
 
 AccountItems: TypeAlias = Iterable[tuple[str, Item]]
-"""Items, each with the id of the account in whose feed it appears."""
+"""Pairs of the id of an account and an item in its feed."""
 
 
 def summarize_hour(items: AccountItems, *, start: Micros, read_at: Micros) -> LinkSummary:
@@ -80,12 +80,12 @@ def summarize_hour(items: AccountItems, *, start: Micros, read_at: Micros) -> Li
 
 
 def summarize_all(items: AccountItems, *, start: Micros) -> LinkSummary:
-    """Summarize items without limits, for a summary that is not stored."""
+    """Return a summary without size limits, which is used but not stored."""
     return _build_summary(_tally_links(items), start, start, is_limited=False)
 
 
 def merge_hours(hours: Iterable[LinkSummary], *, start: Micros, read_at: Micros) -> LinkSummary:
-    """Merge the summaries of the 24 hours of a day."""
+    """Merge the summaries of the hours of a day into one summary."""
     tallies: dict[str, _Tally] = {}
     for hour in sorted(hours, key=lambda each: each.start):
         for row in hour.rows:
@@ -113,14 +113,14 @@ def _get_tally(tallies: dict[str, _Tally], url: str, shared_url: str) -> _Tally:
 
 
 class _Tally:
-    """The shares of one link, added in the order of their times."""
+    """Collects the shares of one link. They must be added in chronological order."""
 
     def __init__(self, url: str, shared_url: str) -> None:
         self.url = url
         self.share_count = 0
         self.last: Micros = 0
         self.times: dict[str, list[Micros]] = {}
-        """The times at which each account shared the link, by account id."""
+        """For each account id, the times at which the account shared the link."""
         self._shared_url = shared_url
         self._title = ""
 
@@ -131,9 +131,9 @@ class _Tally:
         self.times.setdefault(account_id, []).append(time)
 
     def row(self, start: Micros, numbers: dict[str, int], *, is_limited: bool) -> LinkRow:
-        """Return the row of the link. Add accounts that have no number yet to `numbers`.
+        """Return a row for the link. Assign numbers to accounts that are not yet in `numbers`.
 
-        With `is_limited`, apply the limits of accounts per link and of shares per account.
+        With `is_limited`, apply the limits on accounts per link and on shares per account.
         """
         accounts = list(self.times.items())
         if is_limited:
@@ -151,14 +151,14 @@ class _Tally:
 
 
 def _first_and_last(times: list[Micros]) -> list[Micros]:
-    """Return the first times and the last one, at most `MAX_SHARES_PER_ACCOUNT`."""
+    """Return the first times and the last time, up to `MAX_SHARES_PER_ACCOUNT` in total."""
     if len(times) <= MAX_SHARES_PER_ACCOUNT:
         return times
     return [*times[: MAX_SHARES_PER_ACCOUNT - 1], times[-1]]
 
 
 def _fit_links(tallies: Iterable[_Tally], max_links: int, start: Micros, read_at: Micros) -> LinkSummary:
-    """Summarize the links that the most accounts shared, as many as the limits allow."""
+    """Return a summary of as many links as the limits allow, preferring those shared by the most accounts."""
     ranked = sorted(tallies, key=lambda tally: (-len(tally.times), -tally.last, tally.url))
     count = min(len(ranked), max_links)
     while True:

@@ -1,7 +1,7 @@
-"""The store of link summaries: one for each hour, and one for each day, which is merged from its hours.
+"""Stores link summaries: one for each hour, and one for each day, merged from the summaries of its hours.
 
-`SummaryReader` reads the summaries of a window of time and creates missing ones. A summary that is not final
-is created again (see `link_invalidation`). Summaries expire after a month.
+`SummaryReader` reads the summaries of a time window, and creates missing summaries. A summary that is not
+final is created again (see `link_invalidation`). Summaries expire after about a month.
 """
 
 from __future__ import annotations
@@ -37,39 +37,39 @@ log = logging.getLogger("perdure.feeds")
 
 SUMMARIES_PER_COMMIT = 20
 MAX_COMMIT_CHARS = 512 * 1024
-"""A commit is full when the bodies of its summaries have this many characters."""
+"""A new commit is started when the summaries in the current one have this many characters."""
 MIN_REBUILD_AGE: Micros = MINUTE
-"""If the number of items is limited, a summary that is not final is created again after this time."""
+"""Minimum age at which a summary that is not final is created again, if `max_items` limits the reads."""
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """The time span of a ranking. Hours and days are numbered since 1970."""
+    """The time span of a ranking. Hours and days are numbered from 1970-01-01."""
 
     since: Micros
     now: Micros
 
     @property
     def closed_until(self) -> int:
-        """The first hour that is too recent to be summarized."""
+        """The number of the first hour that is too recent to be summarized."""
         return (self.now - OPEN_AFTER_END) // HOUR
 
     @property
     def trend_hour(self) -> int:
-        """The first hour of the last two days, for which the trend is counted."""
+        """The first of the last 48 hours, in which the trend (`today` and `day_before`) is counted."""
         return (self.now - 2 * DAY) // HOUR
 
     @property
     def first_hour(self) -> int:
-        """The first hour that is read. Days before the last two are read as a whole."""
+        """The first hour to read. It is the start of a day unless it is in the last 48 hours."""
         hour = self.since // HOUR
         return min(hour // HOURS_PER_DAY * HOURS_PER_DAY if hour < self.trend_hour else hour, self.trend_hour)
 
     def is_recent(self, day: int) -> bool:
-        """Return whether a day has hours that belong to the last two days."""
+        """Return whether a day overlaps the last 48 hours."""
         return (day + 1) * HOURS_PER_DAY > self.trend_hour
 
     def counts_day(self, day: int) -> bool:
-        """Return whether the summary of a day is used instead of the summaries of its hours."""
+        """Return whether the ranking uses the summary of a day instead of the summaries of its hours."""
         return self.since <= day * DAY or not self.is_recent(day)
 
 
@@ -77,30 +77,30 @@ class DaySummaries(msgspec.Struct, frozen=True, kw_only=True):
     """The summaries of one day that a ranking uses."""
 
     counted: Sequence[LinkSummary]
-    """The summary of the day, or the summaries of its hours."""
+    """The summary of the whole day, or the summaries of its hours."""
     recent: Sequence[LinkSummary] = ()
-    """The summaries of its hours that belong to the last two days, for the trend."""
+    """The summaries of hours for counting the trend. Empty if the day is before the last 48 hours."""
 
 
 class SummaryReader:
-    """Reads the summaries of a window of time, and creates missing ones."""
+    """Reads the link summaries of a time window, and creates and stores missing summaries."""
 
     def __init__(
         self, store: FeedStore, window: Window, *, max_items: int | None, is_refresh: bool = False
     ) -> None:
-        """Read about `max_items` items at most. `is_refresh` skips changing hours and final days."""
+        """Prepare to read at most about `max_items` items. `is_refresh` skips dirty hours and final days."""
         self._store = store
         self._storage = store.storage
         self._window = window
         self._items_left = math.inf if max_items is None else max_items
         self._is_refresh = is_refresh
         self._settled_at: Mapping[int, Micros] = {}
-        """For each marked hour, the earliest time at which its items can be read for a final summary."""
+        """For each marked hour: a summary is final if its items were read at this time or later."""
         self.missing_hours = 0
-        """Number of hours without a summary, because of `max_items`."""
+        """Number of hours without a summary because the limit `max_items` was reached."""
 
     async def days(self) -> AsyncGenerator[DaySummaries]:
-        """Yield the summaries of each day of the window, newest day first."""
+        """Yield the summaries of each day in the window, newest day first."""
         oldest = await self._storage.page(ITEMS, limit=1, now=self._store.clock())
         if not oldest:
             return
@@ -139,11 +139,11 @@ class SummaryReader:
         )
 
     def _is_final(self, summary: LinkSummary, hour: int) -> bool:
-        """Return whether the items of this hour have not changed since they were read for the summary."""
+        """Return whether the items of this hour cannot have changed since they were read for the summary."""
         return summary.read_at >= self._settled_at.get(hour, 0)
 
     async def _hours(self, hours: range) -> dict[int, LinkSummary]:
-        """Return the summaries of hours of one day. Create missing ones within the limit of items."""
+        """Return the summaries of these hours. Create missing ones until `max_items` is reached."""
         if not hours:
             return {}
         stored, replaceable = await self._read(HOURS, hours[0] * HOUR, (hours[-1] + 1) * HOUR)
@@ -157,7 +157,7 @@ class SummaryReader:
         return found
 
     def _needs_summary(self, hour: int, summary: LinkSummary | None) -> bool:
-        """Return whether a summary is missing, or not final and old enough to be created again."""
+        """Return whether to create the summary of an hour now, for the first time or again."""
         if self._is_refresh and self._settled_at.get(hour, 0) > self._window.now:
             return False
         if summary is None:
@@ -167,7 +167,7 @@ class SummaryReader:
         return self._items_left == math.inf or summary.read_at < self._window.now - MIN_REBUILD_AGE
 
     async def _summarize(self, run: range) -> dict[int, LinkSummary]:
-        """Summarize consecutive hours, newest first, within the limit of items."""
+        """Summarize consecutive hours, newest first, until `max_items` is reached."""
         if self._items_left <= 0:
             return {}
         read_at, oldest = self._store.clock(), run[-1]
@@ -193,7 +193,7 @@ class SummaryReader:
     async def _read(
         self, partition: str, first: Micros, until: Micros
     ) -> tuple[dict[Micros, LinkSummary], dict[Micros, Record]]:
-        """Return the summaries that start in a range of time, and the records to replace, by their start."""
+        """Return the valid summaries in a time range, and the replaceable records, both by start time."""
         summaries: dict[Micros, LinkSummary] = {}
         replaceable: dict[Micros, Record] = {}
         async for record in read_links(self._storage, partition, first, until, self._store.clock):
@@ -202,15 +202,15 @@ class SummaryReader:
             except NewerFormat:  # it is kept, because an insertion does not replace it
                 continue
             except CorruptFeedRecord as error:
-                log.warning("creating a link summary again: %s", error)
+                log.warning("a link summary is damaged and will be created again: %s", error)
             replaceable[record.order] = record
         return summaries, replaceable
 
     async def _write(self, partition: str, made: Iterable[tuple[LinkSummary, Record | None]]) -> None:
-        """Store summaries, each with the record that it replaces.
+        """Store summaries, each of which replaces the record next to it, if any.
 
-        If another process was faster, its summaries stay. A summary that cannot be stored is created again
-        when it is needed.
+        If another process has already stored a summary, keep that one. A summary that cannot be stored is
+        created again the next time it is needed.
         """
         changes = [
             link_change(partition, summary.start, summary_format.encode(summary), record)
@@ -220,7 +220,7 @@ class SummaryReader:
             for some in _split_commits(changes):
                 await self._commit(some)
         except StorageError as error:
-            log.warning("link summaries not stored: %s", error)
+            log.warning("could not store link summaries: %s", error)
 
     async def _commit(self, changes: Sequence[Insert | Replace]) -> None:
         answer = await self._storage.commit(changes, now=self._store.clock())
@@ -230,7 +230,7 @@ class SummaryReader:
 
 
 def _consecutive_runs(hours: Iterable[int]) -> Iterator[range]:
-    """Yield ranges of consecutive hours, newest first."""
+    """Group hours into ranges of consecutive hours. Yield the newest range first."""
     ordered = sorted(hours, reverse=True)
     while ordered:
         last = first = ordered.pop(0)
@@ -240,7 +240,7 @@ def _consecutive_runs(hours: Iterable[int]) -> Iterator[range]:
 
 
 def _split_commits(changes: Iterable[Insert | Replace]) -> Iterator[list[Insert | Replace]]:
-    """Yield lists of changes that fit into one commit each."""
+    """Split changes into lists that each fit into one commit."""
     some: list[Insert | Replace] = []
     length = 0
     for change in changes:
@@ -254,9 +254,9 @@ def _split_commits(changes: Iterable[Insert | Replace]) -> Iterator[list[Insert 
 
 
 def parse_link_record(record: Record) -> object:
-    """Decode a record of the space `LINKS`. Raise NewerFormat if a newer version wrote it.
+    """Decode any record in the space `LINKS`. Raise NewerFormat if a newer version of perdure has written it.
 
-    Return None if the record is damaged. This is not an error, since the record will be created again.
+    Return None if the record is damaged. This is not an error, because the record will be created again.
     """
     try:
         return parse_marks(record) if record.partition == MARKS else parse_summary(record)

@@ -1,7 +1,7 @@
-"""Poll one account once: read the newest page, then the gaps below it, by the rules of `watermark_and_gaps`.
+"""Polls one account once: reads the newest page, then the gaps, by the rules of `watermark_and_gaps`.
 
-No commit is open while a page is fetched, and items are written before the state that says they were read.
-So a poll can be interrupted at any moment, and the next poll continues.
+No commit is open while a page is fetched, and the state never marks an item as read before it is stored. So a
+poll can be interrupted at any moment, and the next poll continues.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ log = logging.getLogger("perdure.feeds")
 
 
 class PollSucceeded(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a poll that read its pages."""
+    """The outcome of a successful poll."""
 
     account: Account
     """The account after the poll."""
@@ -47,31 +47,31 @@ class PollSucceeded(msgspec.Struct, frozen=True, kw_only=True):
     new_links: int
     pages: int
     resumed_pages: int = 0
-    """Number of pages that belong to gaps of earlier polls and of backfills."""
+    """Number of pages that were read for gaps left by earlier polls or added by backfills."""
     invalid_records: int = 0
 
     @property
     def is_high_volume(self) -> bool:
-        """Whether the new items since the last poll did not fit on one page."""
+        """Whether the account posted more items since the last poll than fit on one page."""
         return self.pages - self.resumed_pages > 1 and not self.was_initial
 
 
 class PollSkipped(msgspec.Struct, frozen=True):
-    """The result of a poll of an account that the source does not show."""
+    """The outcome of a poll if the source does not show the account."""
 
     account: Account
     error: SourceError
 
 
 class PollFailed(msgspec.Struct, frozen=True):
-    """The result of a poll that failed."""
+    """The outcome of a poll that failed for any other reason."""
 
     account: Account
     error: Exception
 
 
 class PolledElsewhere(msgspec.Struct, frozen=True):
-    """The result for an account that was not polled because another poller has its lease."""
+    """The outcome if an account was not polled because another poller is polling it."""
 
     account: Account
     error: PollInProgress
@@ -81,22 +81,22 @@ PollOutcome: TypeAlias = PollSucceeded | PollSkipped | PollFailed | PolledElsewh
 
 
 class _StoredItems(msgspec.Struct, frozen=True):
-    """The new items of a page."""
+    """The new items of a page, most of which are already stored."""
 
     new: list[Item]
     pending: list[Item]
-    """Those new items that are written in one commit with the account."""
+    """The new items that are not stored yet, but will be written in one commit with the account."""
     uncounted: int = 0
-    """Number of new items that are posts and that the last profile did not count."""
+    """Number of new posts (not reposts) that the last profile did not count."""
 
 
 _NO_ITEMS = _StoredItems([], [])
 MAX_PENDING_ITEMS = 24
-"""Maximum number of items in one commit with the account."""
+"""Maximum number of items that are written in one commit with the account."""
 
 
 class Poll:
-    """One poll of an account that the poller has leased."""
+    """One poll of one account, on which the poller has a lease."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Poll:
         *,
         is_scheduled: bool,
     ) -> None:
-        """Prepare the poll. `is_scheduled` is False for a poll that a user requested."""
+        """Prepare the poll. Pass False as `is_scheduled` for a poll that a user requested."""
         self._store = store
         self._source = source
         self._settings = settings
@@ -118,16 +118,16 @@ class Poll:
         self._resumed_cursors = {gap.cursor for gap in lease.account.gaps}
         self._resumed_gaps = {(gap.floor, gap.late_floor) for gap in lease.account.gaps}
         self._cursors_by_gap: defaultdict[tuple[Micros, Micros], set[str | None]] = defaultdict(set)
-        """The cursors that were used for each gap, to detect repeated cursors."""
+        """The cursors that this poll has used for each gap, to detect repeated cursors."""
         self._watermark = lease.account.watermark
         self._new_items = self._newer = self._new_links = self._pages = self._invalid_records = 0
         self._resumed_pages = 0
         self._made_progress = False
 
     async def run(self) -> PollSucceeded | PollSkipped | PollFailed:
-        """Read the pages and store their items.
+        """Read pages, and store their items and the new state of the account.
 
-        Raise AuthenticationFailed if the credentials are wrong: that is not a failure of the account.
+        Raise AuthenticationFailed if the credentials are wrong, because this affects all accounts.
         """
         try:
             return await self._read_pages()
@@ -167,9 +167,9 @@ class Poll:
         await self._write(partial(self._apply_head, read=read, etag=page.etag), page, stored_items)
 
     def _apply_head(self, account: Account, *, read: PageSummary, etag: str | None) -> Account:
-        """Apply the newest page.
+        """Apply the newest page to the account.
 
-        Keep its ETag only if the page reaches known items. Otherwise there may be more new items below it.
+        Keep the ETag only if the page reaches stored items. Otherwise, there may be unread items below it.
         """
         after = watermark_and_gaps.apply_head_page(
             account, read, now=self._store.clock(), settings=self._settings
@@ -177,9 +177,9 @@ class Poll:
         return replace(after, etag=etag if watermark_and_gaps.reaches_known_items(after, read) else None)
 
     def _next_gap(self) -> Gap:
-        """Return the newest gap, or the oldest gap for the last page of a poll.
+        """Return the gap to read next: the newest one, but the oldest one for the last page of the poll.
 
-        Otherwise the oldest gap would never be read while newer gaps keep appearing.
+        Otherwise, the oldest gap might never be read while new gaps keep appearing.
         """
         gaps = self._lease.account.gaps
         return gaps[-1] if self._pages + 1 >= self._settings.max_pages_per_user else gaps[0]
@@ -194,7 +194,7 @@ class Poll:
             is_resumed = gap.cursor is not None and gap.cursor in self._resumed_cursors
             if gap.cursor is None or (isinstance(error, SourceServerError) and not is_resumed):
                 raise
-            log.warning("%s: cursor rejected: %s", self._lease.account.handle, error)
+            log.warning("%s: the source rejected a cursor: %s", self._lease.account.handle, error)
             self._pages += 1
             await self._write(lambda account: watermark_and_gaps.apply_cursor_rejection(account, gap))
             return
@@ -210,7 +210,7 @@ class Poll:
         )
 
     def _next_cursor(self, gap: Gap, page: FeedPage) -> str | None:
-        """Return the next cursor. If it was used before, return the current one, which ends the gap."""
+        """Return the next cursor, or if it repeats, the current cursor, which closes the gap."""
         used = self._cursors_by_gap[gap.floor, gap.late_floor]
         if gap.cursor is None:
             used.clear()
@@ -218,12 +218,12 @@ class Poll:
         return gap.cursor if page.cursor in used else page.cursor
 
     async def _store_items(self, page: FeedPage, *, known: Micros | None) -> _StoredItems:
-        """Store the items of a page.
+        """Store the items of a page, except some late items.
 
-        Items up to the time `known` are usually stored already, so they are looked up first. The new ones
-        among them are late items, which make reading continue. They are written in one commit with the
-        account. If they were written earlier and the process was killed in between, the next poll would take
-        them for known items and stop too early.
+        Items up to the time `known` are usually stored already, so they are looked up first. New items below
+        that time are late, and make reading continue. They are left to the commit that writes the account. If
+        they were written earlier and the process was then killed, the next poll would not recognize them as
+        new, and would stop too early.
         """
         oldest = self._settings.oldest_kept(self._store.clock())
         items = [item for item in page.items if item.time >= oldest]
@@ -245,7 +245,7 @@ class Poll:
     async def _write(
         self, edit: AccountEdit, page: FeedPage | None = None, stored_items: _StoredItems = _NO_ITEMS
     ) -> None:
-        """Count the items of a page, and write the account. End the poll if no gap is left."""
+        """Apply `edit`, count the items of the page, and write the account. Finish the poll if it is over."""
         new, invalid = len(stored_items.new), 0 if page is None else page.invalid_records
         self._new_items += new
         if self._watermark is not None:
@@ -272,9 +272,9 @@ class Poll:
         )
 
     def _finish(self, account: Account, now: Micros) -> Account:
-        """End the poll, and adapt the interval to the time since the previous poll.
+        """Return the state of the account after the poll, with an adapted interval.
 
-        The first poll does not show how often the account posts, nor which posts the profile counted.
+        The first poll does not show how often the account posts, or which posts the profile counted.
         """
         if self._watermark is None:
             account = transitions.profile_count_reset(account)

@@ -1,8 +1,8 @@
-"""`Poller`: polls many accounts, each when it is due, several at the same time.
+"""`Poller` polls many accounts, each when it is due, and several at the same time.
 
-Several pollers, in any number of processes, can share the accounts of one storage: only the poller that has
-the lease on an account polls it. An account that fails is reported and retried, while the others continue.
-Wrong credentials stop the poller.
+Several pollers, in any number of processes, can share the accounts of one storage. A poller leases an account
+before it polls the account, so no other poller does so meanwhile. If a poll fails, it is reported and retried
+later, and the other accounts are not affected. Wrong credentials stop the poller.
 """
 
 from __future__ import annotations
@@ -52,29 +52,29 @@ from .store import FeedStore
 log = logging.getLogger("perdure.feeds")
 
 POLLS_PER_CONNECTION = 2
-"""Number of concurrent polls per connection, so that no connection is idle while a poll uses the storage."""
+"""Number of concurrent polls per connection. One can use the connection while another uses the storage."""
 DUE_CHECK_SECONDS = 2.0
-"""The time between two checks for due accounts, if the last check found none."""
+"""How long to wait before the next check if no account is due."""
 PROFILES_PER_REQUEST = 25
 PROFILE_INTERVAL: Micros = 55 * MINUTE
 HINT_INTERVAL: Micros = MINUTE
 ALARM_INTERVAL: Micros = MINUTE
 ALARM_COST_FACTOR = 30.0
-"""The pause after a check of the alarms, as a multiple of its duration: a check reads every account."""
+"""Minimum pause after an alarm check, in multiples of its duration, because it reads every account."""
 REMOVAL_INTERVAL: Micros = 10 * MINUTE
 ITEMS_PER_REMOVAL = 1000
 LINK_SUMMARY_INTERVAL: Micros = 5 * MINUTE
 MAX_LINK_ITEMS = 20_000
-"""Maximum number of items that one refresh of the link summaries reads: about half a second of work."""
+"""Maximum number of items that one refresh of the link summaries reads, in about half a second."""
 
 _SKIPPED_ACCOUNTS = (UnknownAccount, CorruptFeedRecord, NewerFormat)
-"""Errors about accounts that were removed, or whose records cannot be decoded."""
+"""Errors for accounts that have been removed or whose records cannot be decoded. They are ignored."""
 
 OnOutcome: TypeAlias = Callable[[PollOutcome], None]
 
 
 class CycleStats(msgspec.Struct, kw_only=True):
-    """Counts of one cycle over many accounts."""
+    """Totals of one cycle, in which each account is polled once."""
 
     polled: int = 0
     initial: int = 0
@@ -82,7 +82,7 @@ class CycleStats(msgspec.Struct, kw_only=True):
     skipped: int = 0
     failed: int = 0
     elsewhere: int = 0
-    """Number of accounts that another poller was polling."""
+    """Number of accounts that were left out because another poller was polling them."""
     with_new_items: int = 0
     """Number of accounts that had new items."""
     new_items: int = 0
@@ -109,7 +109,7 @@ class CycleStats(msgspec.Struct, kw_only=True):
 
 
 class Poller:
-    """Polls the accounts of a store."""
+    """Polls the accounts in a `FeedStore`."""
 
     def __init__(
         self,
@@ -125,8 +125,8 @@ class Poller:
     ) -> None:
         """Create a poller.
 
-        While it runs, it calls `on_alarm` when an alarm is raised, repeated or cleared, and synchronizes the
-        `follow_lists`. If it dies, its accounts are free after `lease_duration`.
+        While `run` is running, it synchronizes `follow_lists` and calls `on_alarm` when an alarm is raised,
+        repeated or cleared. If the process is killed, other pollers take over after `lease_duration`.
         """
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{token_hex(3)}"
         self._store = store
@@ -138,28 +138,28 @@ class Poller:
         self._follow_lists = follow_lists
         self._lease_duration = lease_duration
         self._in_progress: set[str] = set()
-        """The ids of accounts that this poller has queued or is polling."""
+        """The ids of the accounts that this poller has queued or is polling."""
         self._deferred_until: dict[str, Micros] = {}
-        """The ids of accounts whose last failure could not be stored, and when to poll them next."""
+        """For accounts whose last failure could not be stored: the account id, and when to poll it again."""
 
     async def poll(
         self, stored: StoredAccount, *, is_scheduled: bool = False
     ) -> PollSucceeded | PollSkipped | PollFailed:
-        """Poll an account now, due or not. Raise PollInProgress if another poller polls it."""
+        """Poll an account now, due or not. Raise PollInProgress if another poller is polling it."""
         store, source, account = self._store, self._source, stored.account
         try:
             async with acquire_lease(store, stored, self.name, duration=self._lease_duration) as lease:
                 return await Poll(store, source, self._settings, lease, is_scheduled=is_scheduled).run()
         except (PollInProgress, UnknownAccount, AuthenticationFailed):
             raise
-        except Exception as error:  # sources of other packages can raise anything
+        except Exception as error:  # sources in other packages can raise anything
             if not isinstance(error, AccountLeaseLost | StorageError):
                 log.exception("the poll of %s failed", account.handle)
             self._deferred_until[account.account_id] = store.clock() + MINUTE
             return PollFailed(account, error)
 
     async def poll_until_done(self, report: BackfillReport) -> BackfillReport:
-        """Poll an account until it has no gaps, and add the results to the report."""
+        """Poll an account repeatedly until it has no gaps. Return the report with the results added."""
         while not report.is_done:
             stored = await self._store.get(report.account)
             try:
@@ -170,11 +170,11 @@ class Poller:
                 return replace(report, reason=str(outcome.error))
             report = report.plus(outcome)
             if outcome.account.gaps == stored.account.gaps:
-                return replace(report, reason="no progress: max_pages_per_user is too small")
+                return replace(report, reason="no progress; increase max_pages_per_user in the settings")
         return report
 
     async def run_once(self) -> CycleStats:
-        """Poll every active account once, and unavailable ones that are due for a probe."""
+        """Poll every active account once, and unavailable accounts that are due."""
         cycle = await self._poll_all(self._pollable_accounts(), reports_elsewhere=True)
         await self._log_errors(self.summarize_links())
         return cycle
@@ -203,27 +203,27 @@ class Poller:
         await _run_all(*jobs)
 
     async def check_alarms(self) -> None:
-        """Report which alarms have been raised or cleared since the last check."""
+        """Report alarms that have been raised or cleared since the last check."""
         accounts = [stored.account async for stored in self._store.accounts()]
         now = self._store.clock()
         self._alarm_watch.update(find_alarms(accounts, now=now), now=now)
 
     async def remove_old_items(self) -> int:
-        """Remove items that are older than the retention, and return their number."""
+        """Delete items that are older than the retention, and return how many."""
         oldest = self._settings.oldest_kept(self._store.clock())
         removed = 0
         while oldest and (some := await self._store.remove_items_before(oldest, limit=ITEMS_PER_REMOVAL)):
             removed += some
         if removed:
-            log.info("removed %s items older than %s days", removed, self._settings.retention_days)
+            log.info("deleted %s items older than %s days", removed, self._settings.retention_days)
         return removed
 
     async def summarize_links(self) -> None:
-        """Refresh the link summaries, reading a limited number of items."""
+        """Create missing link summaries. Read at most about `MAX_LINK_ITEMS` items."""
         await self._index.refresh(max_items=MAX_LINK_ITEMS)
 
     async def sync_follow_lists(self, source: FollowSource, lists: FollowLists) -> None:
-        """Add the accounts of the follow lists. If a list fails, continue with the others."""
+        """Synchronize these follow lists. If one of them fails, continue with the others."""
         for actor in lists.actors:
             try:
                 changes = await sync_follow_list(
@@ -240,7 +240,7 @@ class Poller:
                 log.info("follow list of %s: %s", actor, done)
 
     async def refresh_profiles(self) -> None:
-        """Update handles and post counts from profiles that have not been read recently."""
+        """Read the profiles that have not been read recently, and update handles and post counts."""
         now = self._store.clock()
         active = [stored.account async for stored in self._store.accounts(AccountStatus.ACTIVE)]
         stale = [account.account_id for account in active if _is_stale(account, now)]
@@ -258,7 +258,7 @@ class Poller:
                         await self._store.update(profile.account_id, edit)
 
     async def apply_hints(self, source: HintSource) -> int:
-        """Make accounts due for which the hints show new items. Return the number of these accounts."""
+        """Make accounts due if the hints of the source show new items. Return how many accounts."""
         newest = await source.latest_activity()
         count = 0
         for account_id, time in newest.items():
@@ -277,8 +277,8 @@ class Poller:
     ) -> CycleStats:
         """Poll these accounts, several at the same time.
 
-        `reports_elsewhere` is whether to report accounts that another poller is polling. Parallel pollers
-        that run continuously often find such accounts.
+        `reports_elsewhere` specifies whether to report accounts that another poller is polling. Pollers that
+        run continuously side by side often find such accounts.
         """
         cycle = CycleStats()
         consumers = self._settings.connections * POLLS_PER_CONNECTION
@@ -313,7 +313,7 @@ class Poller:
             report(outcome)
 
     async def _pollable_accounts(self) -> AsyncGenerator[StoredAccount]:
-        """Yield the pollable accounts. All are read before the first poll, because polls change them."""
+        """Yield the pollable accounts. Read all of them before the first poll, because polls change them."""
         now = self._store.clock()
         accounts = [stored async for stored in self._store.accounts()]
         for stored in accounts:
@@ -321,7 +321,7 @@ class Poller:
                 yield stored
 
     async def _due_accounts(self) -> AsyncGenerator[StoredAccount]:
-        """Yield due accounts forever. Skip accounts in progress, which may still be stored as due."""
+        """Yield due accounts forever. Skip those that this poller is already polling or has deferred."""
         limit = min(8 * self._settings.connections * POLLS_PER_CONNECTION, MAX_PAGE_RECORDS)
         while True:
             due: list[StoredAccount] = []
@@ -346,9 +346,9 @@ class Poller:
     async def _repeat(
         self, interval: Micros, job: Callable[[], Awaitable[object]], *, first: Micros = 0, rest: float = 0
     ) -> None:
-        """Repeat a job forever, starting after `first`.
+        """Run a job again and again, starting after a delay of `first`.
 
-        The pause is the interval, or `rest` times the duration of the job if that is longer.
+        The pause after each run is `interval`, or `rest` times the duration of the run if that is longer.
         """
         await anyio.sleep(first / 1e6)
         while True:
@@ -357,19 +357,19 @@ class Poller:
             await anyio.sleep(max(interval / 1e6, rest * (anyio.current_time() - started)))
 
     async def _log_errors(self, work: Awaitable[object]) -> None:
-        """Await a job, and log its errors so that they do not stop the polls. Wrong credentials do."""
+        """Await a job. Log its errors instead of raising them, except AuthenticationFailed."""
         try:
             await work
         except AuthenticationFailed:
             raise
         except (FeedError, StorageError) as error:
             log.warning("%s", error)
-        except Exception:  # sources and callbacks of other packages can raise anything
-            log.exception("a job of the poller failed")
+        except Exception:  # sources and callbacks in other packages can raise anything
+            log.exception("a background job of the poller failed")
 
 
 def _update_profile(account: Account, profile: Profile, *, now: Micros) -> Account:
-    """Apply a profile, unless another poller has applied one in the meantime."""
+    """Apply a profile, unless another poller has just applied one."""
     return transitions.profile_updated(account, profile, now=now) if _is_stale(account, now) else account
 
 
@@ -378,9 +378,9 @@ def _is_stale(account: Account, now: Micros) -> bool:
 
 
 async def _run_all(*jobs: Coroutine[None, None, object]) -> None:
-    """Run jobs concurrently. If one fails, cancel the others, wait for them, and raise its error.
+    """Run jobs concurrently. If one fails, cancel the others, wait for them, and raise the error.
 
-    A task group would raise an ExceptionGroup instead.
+    A task group would wrap the error in an ExceptionGroup.
     """
     tasks = [asyncio.create_task(job) for job in jobs]
     try:

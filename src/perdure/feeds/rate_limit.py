@@ -1,9 +1,8 @@
-"""Rate limits and retries of requests, for authors of sources.
+"""Rate limits and retries for requests to a server. Authors of sources can use these classes.
 
-One `RateLimiter` handles all requests to a server. It reads the number of remaining requests from the headers
-of responses and keeps a reserve. When the server rejects a request because of the rate limit, all requests
-wait. A time in the response takes precedence over our own backoff. Long waits are reported, with their reason
-and their end.
+One `RateLimiter` handles all requests to a server. The source passes it the number of remaining requests from
+each response. The limiter leaves a part of them unused, and makes all requests wait when the limit is
+reached. `Retrier` repeats failed requests, at the time that the server specifies or after a growing wait.
 """
 
 from __future__ import annotations
@@ -30,23 +29,23 @@ OnWait: TypeAlias = Callable[[str, Micros], None]
 """A callback that receives the reason for a wait and the time at which the wait ends."""
 
 RESERVE_FRACTION = 0.1
-"""The fraction of a limit that is left to other clients with the same IP address."""
+"""The fraction of the rate limit that is left unused, for other clients with the same IP address."""
 DEFAULT_PAUSE: Micros = MINUTE
-"""How long to wait if the server limits the rate and gives no time."""
+"""How long to wait if the rate limit is reached and the server does not specify a time."""
 MIN_PAUSE: Micros = SECOND
 MAX_PAUSE: Micros = HOUR
-"""The bounds of a wait that a server requests, because clocks differ and headers can be wrong."""
+"""Maximum wait at a server's request, because headers can be wrong. `MIN_PAUSE` is the minimum."""
 LONG_WAIT: Micros = 5 * SECOND
-"""A wait before a retry is reported if it is at least this long. A wait for the rate limit always is."""
+"""Waits before a retry are reported if they are at least this long. Rate limit waits are always reported."""
 
 
 def log_wait(reason: str, until: Micros) -> None:
-    """Log a wait. `RateLimiter` does this by default."""
+    """Log a wait. This is the default `on_wait` of `RateLimiter`."""
     log.warning("waiting until %s: %s", f"{datetime.fromtimestamp(until / 1e6, UTC):%H:%M:%S} UTC", reason)
 
 
 class RateLimiter:
-    """Limits the rate of requests to a server, and how many run at the same time."""
+    """Limits the rate of requests to a server, and the number of concurrent requests."""
 
     def __init__(
         self, connections: int, *, clock: Callable[[], Micros] = system_clock, on_wait: OnWait = log_wait
@@ -56,7 +55,7 @@ class RateLimiter:
         self._reported: dict[bool, Micros] = {}
         """The end of the last reported wait, for the rate limit (True) and for retries (False)."""
         self.remaining: int | None = None
-        """Number of requests that are still allowed. None if it is not known."""
+        """Number of requests that the server still allows. None if it is not known."""
         self.paused_until: Micros | None = None
         """The time until which all requests wait. None if requests are not paused."""
         self.request_count = 0
@@ -67,7 +66,7 @@ class RateLimiter:
     def update(self, *, limit: int | None, remaining: int, resets_at: Micros) -> None:
         """Apply the rate limit headers of a response.
 
-        Responses can arrive out of order, so the lowest number of remaining requests counts.
+        Responses can arrive out of order, so keep the lowest number of remaining requests.
         """
         resets_at = min(resets_at, self.clock() + MAX_PAUSE)
         if resets_at < self._resets_at:
@@ -78,7 +77,7 @@ class RateLimiter:
         self._resets_at = resets_at
 
     def pause(self, retry_at: Micros | None) -> None:
-        """Send no request before this time."""
+        """Make all requests wait until `retry_at`, or for `DEFAULT_PAUSE` if it is None."""
         now = self.clock()
         retry_at = (
             now + DEFAULT_PAUSE if retry_at is None else min(max(retry_at, now + MIN_PAUSE), now + MAX_PAUSE)
@@ -87,7 +86,7 @@ class RateLimiter:
 
     @asynccontextmanager
     async def slot(self) -> AsyncGenerator[None]:
-        """Wait for a connection, and until a request is allowed."""
+        """Wait until a connection is free and the rate limit allows another request."""
         async with self._connections:
             while (until := self._blocked_until()) is not None:
                 self.paused_until = until
@@ -99,13 +98,13 @@ class RateLimiter:
             yield
 
     def report_wait(self, reason: str, until: Micros, *, is_limit: bool = False) -> None:
-        """Report a wait, once for all requests that wait until about the same time."""
+        """Report a wait, but only once for requests that wait until about the same time."""
         if until > self._reported.get(is_limit, 0) + MIN_PAUSE:
             self._reported[is_limit] = until
             self.on_wait(reason, until)
 
     def _blocked_until(self) -> Micros | None:
-        """Return the time at which the next request is allowed, or None if it is allowed now."""
+        """Return when the next request is allowed, or None if it is allowed now."""
         now = self.clock()
         if self.paused_until is not None and now >= self.paused_until:
             self.paused_until = None
@@ -117,7 +116,7 @@ class RateLimiter:
 
 
 class Retrier:
-    """Sends requests within a rate limit, and retries those that fail."""
+    """Sends requests within the rate limit, and repeats requests that fail."""
 
     def __init__(self, limiter: RateLimiter, settings: PollSettings) -> None:
         self.limiter = limiter
@@ -125,9 +124,9 @@ class Retrier:
         self._backoff = settings.retry_backoff_ms / 1000
 
     async def call(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of `attempt`. Retry it if the source is unavailable or limits the rate.
+        """Return the result of `attempt`. Repeat it if the source is unavailable or limits the rate.
 
-        Waits for the rate limit do not count as retries.
+        Repetitions because of the rate limit do not count as retries.
         """
         tried = 0
         while True:

@@ -1,4 +1,4 @@
-"""The settings of feeds: a YAML or TOML file, checked before anything starts."""
+"""Loads and validates the settings of feeds, which are written in a YAML or TOML file."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "connections": (1, 1000),
     "retention_days": (1, 36_600),
 }
-"""The smallest and the largest allowed value of each setting."""
+"""The minimum and the maximum of each setting in `PollSettings`."""
 MIN_FOLLOW_HOURS, MAX_FOLLOW_HOURS = 0.25, 24.0 * 31
 
 
 class PollSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How feeds are polled."""
+    """The section `polling` of the settings: how feeds are polled."""
 
     interval_minutes: float = 15
-    """The first interval of an account."""
+    """Minutes between the first two polls of a new account. After that, the interval adapts."""
     posts_per_page: int = 100
     initial_lookback_hours: float = 24
-    """How far back a new account is read."""
+    """How far back the first poll of an account reads."""
     max_retries: int = 3
     retry_backoff_ms: float = 1000
     max_pages_per_user: int = 100
-    """Maximum number of pages in one poll. What is left is read in the next poll."""
+    """Maximum number of pages that one poll of an account reads. The next poll continues with the rest."""
     connections: int = 10
     """Maximum number of concurrent requests."""
     retention_days: float | None = None
-    """The age at which items are removed. None to keep all items."""
+    """Items are deleted when they are older than this. None to keep all items."""
 
     def __post_init__(self) -> None:
         for name, (low, high) in _BOUNDS.items():
@@ -56,7 +56,7 @@ class PollSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return round(self.interval_minutes * MINUTE)
 
     def oldest_kept(self, now: Micros) -> Micros:
-        """Return the time before which items are removed."""
+        """Return the time before which items are deleted, or 0 to keep all items."""
         return 0 if self.retention_days is None else max(0, now - round(self.retention_days * 24 * HOUR))
 
     @property
@@ -65,23 +65,23 @@ class PollSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class BlueskySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The Bluesky servers, and the account that is used to log in."""
+    """The section `bluesky` of the settings: servers, login and follow lists."""
 
     service: str = "https://public.api.bsky.app"
     """The server for requests without credentials."""
     pds: str = "https://bsky.social"
-    """The server for requests with credentials, and for the records of an account."""
+    """The server for requests with credentials, and for listing the records of an account."""
     identifier: str | None = None
-    """The handle or DID to log in with. None to read without credentials."""
+    """The handle or DID to log in with. None to use Bluesky without a login."""
     password_variable: str = "PERDURE_BLUESKY_PASSWORD"  # noqa: S105 - the name of a variable
-    """The environment variable with the app password."""
+    """The name of the environment variable that contains the app password."""
     follow_lists: tuple[str, ...] = ()
-    """Handles or DIDs of actors whose follow lists `feeds run` synchronizes."""
+    """Handles or DIDs of the accounts whose follow lists `perdure feeds run` synchronizes."""
     follow_interval_hours: float = 6
     follow_prune: bool = False
-    """Whether to suspend accounts that are no longer followed."""
+    """Whether to suspend accounts that a follow list added and that are no longer followed."""
     hints: str | None = None
-    """`timeline` or the at:// URI of a list: a feed of many accounts that shows which have new posts."""
+    """A combined feed that shows which accounts have new posts: `timeline`, or the at:// URI of a list."""
 
     def __post_init__(self) -> None:
         hours = self.follow_interval_hours
@@ -91,7 +91,7 @@ class BlueskySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class FollowLists(msgspec.Struct, frozen=True, kw_only=True):
-    """The follow lists that a poller synchronizes."""
+    """The accounts whose follow lists a poller synchronizes, how often, and whether it prunes by them."""
 
     actors: tuple[str, ...]
     interval: Micros
@@ -100,7 +100,7 @@ class FollowLists(msgspec.Struct, frozen=True, kw_only=True):
 
 class FeedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     url: str | None = None
-    """The URL of the storage. None to use the URL of the command or its default."""
+    """The URL of the storage. None to use the URL that the command specifies, or its default."""
     polling: PollSettings = PollSettings()
     bluesky: BlueskySettings = BlueskySettings()
 
@@ -137,7 +137,7 @@ def _read_yaml(text: str) -> object:
         import yaml  # noqa: PLC0415 (an extra)
     except ModuleNotFoundError as error:
         raise InvalidSettings(
-            "settings", "YAML support is not installed; install the feeds extra, or use TOML"
+            "settings", "YAML needs the feeds extra; use TOML, or run: pip install 'perdure[feeds]'"
         ) from error
     try:
         return cast("object", yaml.safe_load(text))

@@ -1,7 +1,7 @@
 """The interface of a source of feeds, such as `perdure.feeds.bluesky`.
 
-A feed is read page by page, newest items first. A cursor only means "older than this". A source raises
-SourceErrors. Sources handle rate limits and retries themselves, for example with `rate_limit`.
+A feed is read page by page, newest items first. Each page has a cursor for the next page, with older items.
+Sources raise subclasses of SourceError. They handle rate limits and retries themselves (see `rate_limit`).
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from .item import Item
 
 
 class FeedPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of a feed, newest items first. A page that is not the last can be short or empty."""
+    """A page of a feed, newest items first. Any page can be short or empty, even if it is not the last."""
 
     items: tuple[Item, ...]
     cursor: str | None
-    """Where the next page starts. None if this is the last page."""
+    """Pass this cursor to get the next page. None if this is the last page."""
     pinned: tuple[Item, ...] = ()
     """Items that the feed shows at the top regardless of their time."""
     etag: str | None = None
     invalid_records: int = 0
-    """Number of records that were skipped because they are invalid."""
+    """Number of records that the source skipped because they are invalid."""
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,23 +42,23 @@ class FeedSource(Protocol):
 
     @property
     def name(self) -> str:
-        """The name of the source in messages and logs."""
+        """The name of the source, for messages and logs."""
         ...
 
     async def page(
         self, account_id: str, *, limit: int, cursor: str | None = None, etag: str | None = None
     ) -> FeedPage | None:
-        """Return the newest items, or those after a cursor. Return None if `etag` is still current."""
+        """Return the newest page, or the page at `cursor`. Return None if its ETag is still `etag`."""
         ...
 
     async def profiles(self, actors: Sequence[str]) -> list[Profile]:
-        """Return the profiles of those actors that exist, in any order. An actor is an id or a handle."""
+        """Return the profiles of the actors (ids or handles) that exist, in any order."""
         ...
 
 
 @runtime_checkable
 class FollowSource(Protocol):
-    """A source that lists which accounts an account follows."""
+    """A source that can list the accounts that an account follows."""
 
     async def profiles(self, actors: Sequence[str]) -> list[Profile]: ...
 
@@ -67,7 +67,7 @@ class FollowSource(Protocol):
         ...
 
     async def unfollowed(self, actor: str, account_ids: Sequence[str]) -> set[str]:
-        """Return those of these accounts that `actor` certainly does not follow.
+        """Return the ids in `account_ids` that `actor` definitely does not follow.
 
         An account that the source does not show may still be followed, for example if it is deactivated.
         """
@@ -75,19 +75,19 @@ class FollowSource(Protocol):
 
 
 class SourceRecord(msgspec.Struct, frozen=True):
-    """An item as its author wrote it, without the links of quoted posts, which only the feed shows."""
+    """An item from its author's own record, which does not contain the links of quoted posts."""
 
     item: Item
     written_at: Micros
-    """When the record was written, regardless of the time that its author gave it."""
+    """When the record was written. The author can give the item itself an earlier time."""
 
 
 class RecordPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of an account's own records, oldest first."""
+    """A page of records from the list of everything that an account has posted."""
 
     records: tuple[SourceRecord, ...]
     uris: tuple[str, ...]
-    """The URIs of all records of the page, including invalid ones."""
+    """The URIs of all records on the page, including those of invalid records."""
 
     @property
     def invalid_records(self) -> int:
@@ -96,21 +96,21 @@ class RecordPage(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class AuditSource(Protocol):
-    """A source that also lists the records of an account in the order of writing."""
+    """A source that can list all records of an account, so that stored items can be audited."""
 
     def records(self, account_id: str) -> AsyncIterator[RecordPage]:
-        """Yield all records of an account, oldest first."""
+        """Yield all records of an account, page by page."""
         ...
 
     async def shown_items(self, items: Sequence[Item]) -> list[Item]:
-        """Return these items as the feed shows them, including links. Omit items that it does not show."""
+        """Return these items as the feed shows them, with all links. Omit items that are not shown."""
         ...
 
 
 @runtime_checkable
 class HintSource(Protocol):
-    """A source with a feed of many accounts, which shows which of them have new items."""
+    """A source that can show which of many accounts have new items, without reading each feed."""
 
     async def latest_activity(self) -> Mapping[str, Micros]:
-        """Return the ids of recently active accounts, each with the time of its newest item."""
+        """Return the time of the newest item of each recently active account, by account id."""
         ...

@@ -1,4 +1,4 @@
-"""`FeedStore`: accounts and items in a storage. An account and its items share a partition."""
+"""`FeedStore` reads and writes accounts and items. An account and its items share a partition."""
 
 from __future__ import annotations
 
@@ -40,26 +40,26 @@ AccountEdit: TypeAlias = Callable[[Account], Account]
 MAX_EDIT_ATTEMPTS = 20
 ITEMS_PER_COMMIT = 25
 ADDRESSES_PER_READ = 100
-"""Maximum number of records that are read together by their addresses."""
+"""Maximum number of records that one read fetches by their addresses."""
 PAGE_SIZE = 500
 FIRST_NAME = "\x01"
-"""The first key and the first partition in sort order."""
+"""A name that sorts before all keys and partitions."""
 
 
 class FeedStore:
-    """The accounts and items in a storage. It does not close the storage."""
+    """Reads and writes the accounts and items in a storage. The caller must close the storage."""
 
     def __init__(self, storage: Storage, *, clock: Callable[[], Micros] = system_clock) -> None:
         self.storage = storage
         self.clock = clock
         self.dirty_hours = DirtyHours(storage, clock)
         self._reported: set[tuple[Address, int]] = set()
-        """The addresses and versions of invalid records that were logged."""
+        """The addresses and versions of the invalid records that were already logged."""
 
     # Accounts
 
     async def add(self, account: Account) -> bool:
-        """Add an account. Return False if it exists already."""
+        """Store a new account. Return False if the account is already stored."""
         return isinstance(await self.storage.commit([insertion(account)], now=self.clock()), Committed)
 
     async def get(self, account_id: str) -> StoredAccount:
@@ -69,7 +69,7 @@ class FeedStore:
         return StoredAccount.from_record(record)
 
     async def find(self, name: str) -> StoredAccount:
-        """Find an account by its id, or by the handle in its most recently read profile."""
+        """Find an account by its id or its last known handle. Raise UnknownAccount or AmbiguousHandle."""
         name = name.removeprefix("@")
         if name.startswith("did:"):
             return await self.get(name)
@@ -81,7 +81,7 @@ class FeedStore:
         return found[0]
 
     async def accounts(self, status: AccountStatus | None = None) -> AsyncGenerator[StoredAccount]:
-        """Yield all accounts, or those with a status, in the order in which they were added."""
+        """Yield all accounts, or only those with this status, in the order in which they were added."""
         tag = None if status is None else status.value
         after: Position | None = None
         while records := await self.storage.page(
@@ -94,7 +94,7 @@ class FeedStore:
     async def account_page(
         self, before: StoredAccount | None, limit: int
     ) -> tuple[list[StoredAccount], bool]:
-        """Return the first accounts or those after `before`, and whether there are more."""
+        """Return the first accounts, or those added after `before`, and whether more accounts follow."""
         after = None if before is None else before.record.position
         found: list[StoredAccount] = []
         while records := await self.storage.page(ACCOUNTS, after=after, limit=limit + 1, now=self.clock()):
@@ -105,7 +105,7 @@ class FeedStore:
         return found[:limit], len(found) > limit
 
     async def handles(self, account_ids: Iterable[str]) -> dict[str, str]:
-        """Return the handles of those accounts that are stored, by account id."""
+        """Return the handles of these accounts by account id. Leave out accounts that are not stored."""
         found: dict[str, str] = {}
         for batch in batched(
             [account_address(each) for each in dict.fromkeys(account_ids)], ADDRESSES_PER_READ
@@ -126,7 +126,7 @@ class FeedStore:
             asked = min(MAX_PAGE_RECORDS, 2 * asked)  # some records are invalid
 
     async def update(self, account_id: str, edit: AccountEdit) -> Account:
-        """Change an account. Retry if another process changed it. Raise EditConflict after many attempts."""
+        """Apply `edit` to an account and store the result. Raise EditConflict if others keep changing it."""
         for _ in range(MAX_EDIT_ATTEMPTS):
             stored = await self.get(account_id)
             if (written := await self.replace(stored, edit(stored.account))) is not None:
@@ -136,13 +136,13 @@ class FeedStore:
     async def replace(
         self, stored: StoredAccount, account: Account, also: Sequence[Change] = ()
     ) -> StoredAccount | None:
-        """Write the account and other changes. Return None if the account has changed since it was read."""
+        """Write `account` and the changes in `also`. Return None if `stored` is no longer current."""
         after, change = stored.replace_with(account)
         committed = await self._commit([change, *also])
         return after if isinstance(committed, Committed) else None
 
     async def remove(self, account_id: str, *, with_items: bool = False) -> None:
-        """Remove an account, and its items if `with_items` is set. Keep items that a newer version wrote."""
+        """Delete an account, and its items if `with_items` is set. Keep items that a newer perdure wrote."""
         for _ in range(MAX_EDIT_ATTEMPTS):
             stored = await self.get(account_id)
             if await self._delete([stored.record]):
@@ -162,13 +162,13 @@ class FeedStore:
                 after = records[-1].position
 
     async def _delete(self, records: Sequence[Record]) -> bool:
-        """Delete records. Return False if one of them has changed."""
+        """Delete records. Return False if one of them has changed since it was read."""
         return isinstance(await self._commit([Delete(before=record) for record in records]), Committed)
 
     async def _commit(self, changes: Sequence[Change]) -> Committed | Refused:
-        """Commit changes of accounts and items.
+        """Commit changes to accounts and items.
 
-        Mark the hours of the items first, so that their links are counted again (see `link_invalidation`).
+        First mark the hours of the items as dirty, so that their links are counted again.
         """
         times = [_order_of(change) for change in changes if change.address.space == ITEMS]
         started = self.clock()
@@ -181,7 +181,7 @@ class FeedStore:
     # Items
 
     async def add_items(self, account_id: str, found: Sequence[Item]) -> list[Item]:
-        """Store items, and return the new ones. Items that are stored already are not changed."""
+        """Store those items that are not stored yet, and return them."""
         new: list[Item] = []
         for batch in batched(found, ITEMS_PER_COMMIT):
             part = list({item.uri: item for item in batch}.values())
@@ -196,7 +196,7 @@ class FeedStore:
         return new
 
     async def remove_items(self, account_id: str, removed: Sequence[Item]) -> int:
-        """Remove items, and return their number. Keep items that a newer version wrote."""
+        """Delete items, and return how many. Keep items that a newer version of perdure has written."""
         count = 0
         for batch in batched([Address(ITEMS, account_id, item.uri) for item in removed], ITEMS_PER_COMMIT):
             records = await self._get_many(batch)
@@ -206,7 +206,7 @@ class FeedStore:
         return count
 
     async def remove_items_before(self, time: Micros, *, limit: int) -> int:
-        """Remove about `limit` items from before a time, oldest first. Return their number."""
+        """Delete about `limit` items that are older than `time`, oldest first. Return how many."""
         after: Position | None = None
         count = 0
         while count < limit and (
@@ -227,7 +227,7 @@ class FeedStore:
         return count
 
     async def missing_items(self, account_id: str, found: Sequence[Item]) -> list[Item]:
-        """Return the items that are not stored."""
+        """Return those of the items in `found` that are not stored."""
         addresses = [Address(ITEMS, account_id, item.uri) for item in found]
         known: set[Address] = set()
         for batch in batched(addresses, ADDRESSES_PER_READ):
@@ -247,7 +247,7 @@ class FeedStore:
         max_scanned: int | None = None,
         keep_ties: bool = False,
     ) -> tuple[list[tuple[str, Item]], Position | None]:
-        """Return pairs of an account id and an item, newest first, and where the next page starts.
+        """Return (account id, item) pairs, newest first, and the position after which the next page starts.
 
         The position is None if there are no more items. `Feeds.items` describes the parameters.
         """
@@ -270,7 +270,7 @@ class FeedStore:
     async def newest_items(
         self, account_id: str | None = None, *, since: Micros = 0, kind: ItemKind | None = None
     ) -> AsyncGenerator[tuple[str, Item]]:
-        """Yield pairs of an account id and an item, newest first. Log and skip invalid items."""
+        """Yield (account id, item) pairs, newest first. Log and skip invalid items."""
         async with aclosing(self.item_records(account_id, kind=kind)) as records:
             async for record in records:
                 if record.order < since:
@@ -281,7 +281,7 @@ class FeedStore:
     async def item_records(
         self, account_id: str | None = None, *, after: Position | None = None, kind: str | None = None
     ) -> AsyncGenerator[Record]:
-        """Yield the records of items after a position, newest first."""
+        """Yield the records of items, newest first, starting after the position `after`."""
         while records := await self.storage.page(
             ITEMS, account_id, after=after, limit=PAGE_SIZE, now=self.clock(), tag=kind, descending=True
         ):
@@ -296,7 +296,7 @@ class FeedStore:
     # Invalid records
 
     def _valid_accounts(self, records: Sequence[Record]) -> Iterator[StoredAccount]:
-        """Yield the accounts that can be decoded, and log the others."""
+        """Yield the accounts that can be decoded. Log and skip the others."""
         for record in records:
             try:
                 yield StoredAccount.from_record(record)
@@ -304,7 +304,7 @@ class FeedStore:
                 self._report(record.address, record.version, error)
 
     def parse_item(self, record: Record) -> Item | None:
-        """Return the item of a record. If it is invalid, log that and return None."""
+        """Decode the record of an item. If this fails, log the error and return None."""
         if record.tag == CORRUPT_TAG:  # it was logged when it was quarantined
             return None
         try:
@@ -314,7 +314,7 @@ class FeedStore:
             return None
 
     async def _get_many(self, addresses: Sequence[Address]) -> list[Record | StorageCorrupt | None]:
-        """Read records. If the storage cannot read one of them, read each on its own."""
+        """Read the records at these addresses. For a damaged record, return the error in its place."""
         try:
             return [*await self.storage.get_many(addresses, now=self.clock())]
         except StorageCorrupt:
@@ -328,7 +328,7 @@ class FeedStore:
             return error
 
     def _is_newer(self, record: Record) -> bool:
-        """Return whether a newer version of perdure wrote this item."""
+        """Return whether a newer version of perdure has written the record of an item."""
         try:
             parse_item(record)
         except NewerFormat as error:
@@ -339,16 +339,16 @@ class FeedStore:
         return False
 
     def _report(self, address: Address, version: int, error: PerdureError) -> None:
-        """Log an invalid record. Log each version only once, because records are read repeatedly."""
+        """Log an invalid record, but only once per version, because records are read repeatedly."""
         if len(self._reported) >= MAX_PAGE_RECORDS:
             self._reported.clear()
         if (place := (address, version)) not in self._reported:
             self._reported.add(place)
-            log.warning("skipped: %s", error)
+            log.warning("skipped a stored record: %s", error)
 
 
 def older_than(time: Micros, account_id: str | None = None) -> Position:
-    """Return the position after which the items before a time start, newest first."""
+    """Return the position from which to read items older than `time`, newest first."""
     return Position(time, FIRST_NAME, account_id or FIRST_NAME)
 
 

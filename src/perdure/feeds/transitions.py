@@ -1,6 +1,7 @@
-"""The changes of an account: leases, finished and failed polls, profiles, and edits by operators.
+"""The state transitions of an account: leases, finished and failed polls, profiles, and edits by operators.
 
-These functions perform no I/O and read no clock. Only the jitter of intervals is random.
+Each function returns a changed copy of the account. It performs no I/O and reads no clock, but adds random
+jitter to poll times.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from .source import Profile
 
 MIN_POLL_INTERVAL: Micros = 2 * MINUTE
 MAX_POLL_INTERVAL: Micros = 6 * HOUR
-"""The bounds of the time between two polls of an account, before jitter is added."""
+"""Maximum time between two polls of an account, before jitter. `MIN_POLL_INTERVAL` is the minimum."""
 MAX_RETRY_WAIT: Micros = 30 * MINUTE
-"""Maximum time between two failed polls, unless the account's own interval is longer. It is short so that
-polls succeed soon after an outage of the source ends."""
+"""Maximum wait after a failed poll, unless the account's own interval is longer. It is short so that polls
+succeed soon after an outage of the source has ended."""
 JITTER_FRACTION = 0.1
 PROBE_INTERVALS: tuple[Micros, ...] = (HOUR, 6 * HOUR, 24 * HOUR, 7 * 24 * HOUR)
-"""The times between the probes of an unavailable account. The last one is repeated."""
+"""Waits between polls of an unavailable account. The last wait is repeated."""
 
 
 def new_account(
     profile: Profile, *, now: Micros, settings: PollSettings, origin: str = MANUAL_ORIGIN
 ) -> Account:
-    """Return a new account, which is due immediately."""
+    """Return a new account whose first poll is due immediately."""
     return Account(
         account_id=profile.account_id,
         handle=profile.handle,
@@ -47,13 +48,13 @@ def new_account(
 
 
 def leased(account: Account, lease: Lease) -> Account:
-    """Give the lease to a poller. If another poller had it, reset the post counts, which may be wrong."""
+    """Set the lease. If it was another poller's, reset the post counts, because they may be wrong."""
     is_taken_over = account.lease is not None and account.lease.poller != lease.poller
     return replace(profile_count_reset(account) if is_taken_over else account, lease=lease)
 
 
 def profile_count_reset(account: Account) -> Account:
-    """Forget the post count of the profile. The next profile starts a new comparison."""
+    """Forget the post count of the last profile. The comparison starts again with the next profile."""
     return replace(
         account,
         profile_posts=None,
@@ -66,13 +67,13 @@ def profile_count_reset(account: Account) -> Account:
 
 
 def posts_after_profile(account: Account, found: Iterable[Item]) -> int:
-    """Return the number of posts among these items that are too new to be counted in the last profile."""
+    """Return how many of these items are posts that may be too new for the last profile's count."""
     since = (account.profile_read_at or 0) - HOUR  # the clocks of authors differ
     return sum(item.kind != "repost" and item.time > since for item in found)
 
 
 def posts_before_profile(account: Account, found: Iterable[Item]) -> int:
-    """Return the number of posts among these items that the last profile may have counted."""
+    """Return how many of these items are posts that the last profile may have counted."""
     until = (account.profile_read_at or 0) + 10 * MINUTE  # the clock of the source may differ from ours
     return sum(item.kind != "repost" and item.time <= until for item in found)
 
@@ -80,11 +81,11 @@ def posts_before_profile(account: Account, found: Iterable[Item]) -> int:
 def page_read(
     account: Account, *, new: int, counted: int, uncounted: int, invalid: int, now: Micros
 ) -> Account:
-    """Count the new items of a page.
+    """Add the new items of a page to the counts.
 
-    `counted` is the number of posts that the last profile may have counted, and `uncounted` the number of
-    posts that it may not have counted. A post from about the time of the profile is in both numbers, because
-    a late alarm is better than a false one.
+    `counted` is the number of new posts that the last profile may have counted, and `uncounted` is the number
+    of new posts that it may not have counted. Posts from about the time of the profile are in both numbers:
+    this can delay an alarm, but does not cause a false one.
     """
     unseen = max(account.unseen_posts - counted, 0)
     return replace(
@@ -100,7 +101,7 @@ def page_read(
 
 
 def audited(account: Account, *, posts: int) -> Account:
-    """Apply a complete audit that has stored this number of posts."""
+    """Clear the unseen posts after a complete audit, which stored `posts` posts since the last profile."""
     return replace(
         account,
         posts_since_profile=account.posts_since_profile + posts,
@@ -120,11 +121,11 @@ def poll_finished(
     made_progress: bool,
     now: Micros,
 ) -> Account:
-    """End a successful poll. If a gap is left and the poll made progress, the account is due immediately.
+    """End a successful poll. If gaps remain and the poll made progress, the account is due immediately.
 
-    `new` is the number of new items, and `newer` the number of those that are newer than the previous
-    watermark. `elapsed` is the time since the previous poll, or None if the interval must not change.
-    `waited` is the same time for a scheduled poll, or None for a poll that a user requested.
+    `new` is the number of new items, and `newer` is how many of them are newer than the previous watermark.
+    `elapsed` is the time since the previous poll, or None if the interval must not change. `waited` is the
+    time since the previous poll if this poll was scheduled, or None if a user requested it.
     """
     interval = (
         account.poll_interval if elapsed is None else next_interval(account.poll_interval, newer, elapsed)
@@ -171,7 +172,7 @@ def poll_failed(account: Account, error: FeedError, *, now: Micros) -> Account:
 
 
 def released(account: Account) -> Account:
-    """End a poll that was stopped. Reset the post counts, because it may have stored uncounted posts."""
+    """Remove the lease of an interrupted poll. Reset the post counts, because they may be wrong."""
     return replace(profile_count_reset(account), lease=None)
 
 
@@ -192,7 +193,7 @@ def resumed(account: Account, *, now: Micros) -> Account:
 
 
 def reset(account: Account, *, now: Micros) -> Account:
-    """Forget how far the account has been read."""
+    """Forget how far the feed has been read, and make the account due now."""
     return replace(
         account,
         watermark=None,
@@ -208,7 +209,7 @@ def reset(account: Account, *, now: Micros) -> Account:
 
 
 def hinted(account: Account, *, newest: Micros, now: Micros) -> Account:
-    """Make the account due now if its newest known item is newer than the watermark."""
+    """Make an active account due now if a hint shows an item, at the time `newest`, above the watermark."""
     is_known = account.watermark is not None and newest <= account.watermark
     if is_known or account.status is not AccountStatus.ACTIVE:
         return account
@@ -216,9 +217,9 @@ def hinted(account: Account, *, newest: Micros, now: Micros) -> Account:
 
 
 def profile_updated(account: Account, profile: Profile, *, now: Micros) -> Account:
-    """Apply a profile: update the handle, and compare its post count with the posts that polls have found.
+    """Apply a profile: update the handle, and compare the post count with the posts that were found.
 
-    If the post count falls, posts were deleted before a poll found them, so fewer posts are unseen.
+    If the post count falls, the number of unseen posts falls too, because they were probably deleted.
     """
     unseen, carried = account.unseen_posts, account.posts_since_profile
     if account.profile_posts is not None and profile.post_count is not None:
@@ -238,10 +239,9 @@ def profile_updated(account: Account, profile: Profile, *, now: Micros) -> Accou
 
 
 def next_interval(interval: Micros, new: int, elapsed: Micros) -> Micros:
-    """Return the next interval. It aims at one new item per poll.
+    """Return the next poll interval, which aims at one new item per poll.
 
-    After four new items it is half as long, and after none it is longer. It stays the same if a poll finds
-    nothing soon after the previous one.
+    Four new items halve the interval. No new items lengthen it, unless this poll came soon after the last.
     """
     target = elapsed / new if new else max(interval, 2 * elapsed)
     return round(min(max(math.sqrt(interval * max(target, 1)), MIN_POLL_INTERVAL), MAX_POLL_INTERVAL))

@@ -1,15 +1,15 @@
-"""URLs: the normal form that identifies a page, tracking parameters, and URLs in plain text.
+"""Normalizes URLs, recognizes tracking parameters, and finds URLs in plain text.
 
-These functions are pure. Two links lead to the same page if their normal forms are equal. The normal form is
-only used for comparison; users open the URL as it was shared. In the normal form
+These functions are pure. Two links lead to the same page if their normalized URLs are equal. Normalized URLs
+are only used for comparison; users open the URL as it was shared. In a normalized URL:
 
-- the scheme is https, the host is in lower case and ASCII, without credentials, default port and final dot;
-- letters, digits and `-._~` are not percent-encoded, and percent-encoded characters are in upper case;
-- parameters that track the reader are removed (see `is_tracking`), and the others are sorted by name;
-- a trailing slash is removed, and so is the fragment, unless it selects the page: `#/article/5`, `#!/news`.
+- The scheme is https. The host is lower-case ASCII. Credentials, default port and final dot are removed.
+- Letters, digits and `-._~` are not percent-encoded. The digits of percent-encodings are in upper case.
+- Parameters that track the reader are removed (see `is_tracking`). The others are sorted by name.
+- Trailing slashes are removed, and fragments unless they select the page, like `#/article/5` or `#!/news`.
 
-The list of tracking parameters deliberately omits names that may select a page. A parameter belongs in
-`TRACKING_PARAMETERS` if its name has no other use. Otherwise it belongs in `HOST_TRACKING_PARAMETERS`: `si`
+Names that may select a page are deliberately not treated as tracking parameters. A name that is only used for
+tracking belongs in `TRACKING_PARAMETERS`. Other names belong in `HOST_TRACKING_PARAMETERS`: for example, `si`
 is a share code on YouTube, but may be a section on another site. To add a parameter, find the documentation
 of the service that appends it, add it in lower case under the comment of that service, and add an example to
 `tests/feeds/test_urls.py`.
@@ -22,25 +22,25 @@ from collections.abc import Mapping
 from urllib.parse import SplitResult, urlsplit
 
 MAX_URL_LENGTH = 2048
-"""Maximum number of characters in a normal form."""
+"""Maximum number of characters in a normalized URL. Longer URLs are ignored."""
 
 _DEFAULT_PORTS = {"http": (80, 443), "https": (443,)}
-"""The ports that are omitted for each scheme. The normal form of http is https, so http has both ports."""
+"""The ports to remove, by scheme. http becomes https, so the default ports of both are removed from http."""
 _WHITESPACE = re.compile(r"\s")
 _HOST = re.compile(r"[^\x00-\x20\"#%/:<>?@\[\\\]^`{|}\x7f]+")
 _IPV6 = re.compile(r"[0-9a-f:.]+")
 _ESCAPE_CANDIDATE = re.compile(r"%([0-9A-Fa-f]{2})?|[^A-Za-z0-9\-._~!$&'()*+,;=:@/?%]")
-"""Matches percent signs, and characters that must be percent-encoded."""
+"""Matches percent signs with their digits, and characters that must be percent-encoded."""
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _TEXT_DIRECTIVE = ":~:"
-"""The start of the text that a browser highlights. It does not belong to the page's own fragment."""
+"""Separates the page's own fragment from an instruction to the browser to highlight some text."""
 
 _URL = re.compile(r"https?://[^\s<>\"'`\u2026]+", re.IGNORECASE)
 _TRAILING_PUNCTUATION = ".,;:!?\u2026\u2019\u201d"
 
 
 def normalize_url(url: str) -> str | None:
-    """Return the normal form of an http or https URL, or None if the URL is invalid."""
+    """Return the normalized form of an http or https URL, or None if the URL is invalid or too long."""
     written = url.strip()
     if _WHITESPACE.search(written):
         return None
@@ -52,14 +52,14 @@ def normalize_url(url: str) -> str | None:
         host, authority = place
         query, fragment = _query(host, parts.query), _fragment(parts.fragment)
         path = _normalize_escapes(parts.path).rstrip("/")
-    except ValueError:  # a port that is not a number, a bracket that is not closed, half a surrogate pair
+    except ValueError:  # a port that is not a number, a bracket that is not closed, or a lone surrogate
         return None
     normal = f"https://{authority}{path}{query and f'?{query}'}{fragment and f'#{fragment}'}"
     return normal if len(normal) <= MAX_URL_LENGTH else None
 
 
 def _host_and_authority(parts: SplitResult) -> tuple[str, str] | None:
-    """Return the normal form of the host, alone and with its port. Return None if it is invalid."""
+    """Return the normalized host, alone and with its port. Return None if the host or scheme is invalid."""
     scheme, host, port = parts.scheme.lower(), parts.hostname or "", parts.port
     if scheme not in _DEFAULT_PORTS:
         return None
@@ -87,7 +87,7 @@ def _query(host: str, query: str) -> str:
 
 
 def _fragment(fragment: str) -> str:
-    """Return the fragment if it selects the page, as in single-page applications, else an empty string."""
+    """Return the fragment if it selects a page of a single-page application, else an empty string."""
     own = _normalize_escapes(fragment).partition(_TEXT_DIRECTIVE)[0]
     return own if "/" in own or own.startswith("!") else ""
 
@@ -106,18 +106,18 @@ def _normalize_escape(found: re.Match[str]) -> str:
 
 
 def original_url(url: str, normal: str) -> str:
-    """Return a URL as it was shared, or an empty string if it equals the normal form or is too long."""
+    """Return a URL as it was shared, or an empty string if it is already normalized or is too long."""
     written = url.strip()
     return "" if written == normal or len(written) > MAX_URL_LENGTH else written
 
 
 def find_urls(text: str) -> list[str]:
-    """Return the URLs in a text, without trailing punctuation."""
+    """Return the URLs in plain text, without trailing punctuation."""
     return [_strip_punctuation(found.group()) for found in _URL.finditer(text)]
 
 
 def _strip_punctuation(url: str) -> str:
-    """Remove trailing punctuation. Keep a closing bracket if the URL contains the opening one."""
+    """Remove trailing punctuation. Keep a closing bracket if the URL contains its opening bracket."""
     while url and (url[-1] in _TRAILING_PUNCTUATION or _ends_with_unopened_bracket(url)):
         url = url[:-1]
     return url
@@ -129,7 +129,7 @@ def _ends_with_unopened_bracket(url: str) -> bool:
 
 
 TRACKING_PREFIXES = ("utm_", "mtm_", "guce_", "__hs", "gaa_", "pd_rd_", "pf_rd_")
-"""Prefixes of parameters of Google Analytics, Matomo, Yahoo, HubSpot, Google News and Amazon."""
+"""Prefixes of the tracking parameters of Google Analytics, Matomo, Yahoo, HubSpot, Google News and Amazon."""
 
 TRACKING_PARAMETERS = frozenset(
     {
@@ -168,7 +168,7 @@ HOST_TRACKING_PARAMETERS: Mapping[str, frozenset[str]] = {
     "substack.com": frozenset({"r", "isfreemail", "triedredirect", "showwelcomeonshare"}),
     "medium.com": frozenset({"source", "sk"}),
     "amazon.com": frozenset({"tag", "ref", "ref_", "linkcode"}),
-    # Newspapers: referrers, and gift codes, which differ with each reader who shares the same article
+    # Newspapers: referrers, and gift codes, which differ for each reader that shares an article
     "nytimes.com": frozenset({"smid", "smtyp", "unlocked_article_code", "referringsource", "giftcopy"}),
     "washingtonpost.com": frozenset({"pwapi_token", "itid", "wpisrc", "wpmm"}),
     "theguardian.com": frozenset({"cmp"}),
@@ -179,17 +179,17 @@ HOST_TRACKING_PARAMETERS: Mapping[str, frozenset[str]] = {
     "economist.com": frozenset({"giftid"}),
     "reuters.com": frozenset({"taid"}),
 }
-"""Tracking parameters of a host and its subdomains."""
+"""Parameters that are used for tracking only on a certain host and its subdomains, by host."""
 
 _HOST_NAME = re.compile(r"[a-z0-9-]+(\.[a-z0-9-]+)*\.[a-z]{2,}", re.IGNORECASE)
 HOSTS_WITH_REF_BRANCH = frozenset({"github.com", "gitlab.com", "codeberg.org", "bitbucket.org"})
-"""Hosts on which `ref` is the name of a branch."""
+"""Hosts on which the parameter `ref` is the name of a Git branch."""
 
 
 def is_tracking(host: str, name: str, value: str) -> bool:
     """Return whether a query parameter of a page on this host tracks the reader.
 
-    Blogs and newsletters append `ref` with their own host name. With any other value, `ref` does not track.
+    Blogs and newsletters append `ref` with their own host name, so `ref` with a host name is for tracking.
     """
     name = name.lower()
     if name in TRACKING_PARAMETERS or name.startswith(TRACKING_PREFIXES):
@@ -201,6 +201,6 @@ def is_tracking(host: str, name: str, value: str) -> bool:
 
 
 def _domains(host: str) -> list[str]:
-    """Return the host and its parent domains that have at least two labels."""
+    """Return the host and its parent domains, except the top-level domain."""
     labels = host.split(".")
     return [".".join(labels[start:]) for start in range(max(1, len(labels) - 1))]

@@ -1,19 +1,20 @@
-"""The rules of reading a feed: how a page changes the watermark and the gaps after its items are stored.
+"""The rules for reading a feed: how each page changes the watermark and the gaps of an account.
 
-A source has no query for the items since a time. It can only be read from the newest item to older ones. So
-a poll reads the newest page. If that page does not reach known items, the rest is a gap, which later pages
-close. These functions are pure. The rules:
+A source cannot return only the items since a given time. A feed can only be read backwards from its newest
+item. So a poll first reads the newest page. If this page does not reach items that are already stored, the
+unread range below it becomes a gap, which later pages close. These functions are pure. The rules:
 
-1. Items are stored before the state says that they were read.
-2. The watermark rises to the newest item that was read, and never decreases. It does not use our clock.
-3. A page reaches a floor when its last item is older than the floor. The floor is a minute below the
-   watermark, because items within a minute are often out of order.
-4. Below the floor, reading continues only while it finds new items, and at most down to `LATE_WINDOW` below
-   the watermark.
-5. Reading ends below the floor, when there is no cursor, or when the cursor repeats.
-6. If an account posts so often that its newest page does not reach back to `LATE_WINDOW`, it is read deeper
-   once per `DEEP_READ_INTERVAL`: down to `LATE_WINDOW` below the watermark of the last deep read. So a post
-   that is back-dated by at most `LATE_WINDOW` is found after about `DEEP_READ_INTERVAL`.
+1. The state of an account never marks an item as read before the item is stored.
+2. The watermark rises to the time of the newest item on a page, and never falls. An item that is dated more
+   than `MAX_CLOCK_AHEAD` in the future does not raise it.
+3. The floor of a new gap is `OVERLAP` below the watermark, because items less than a minute apart are often
+   out of order. A page reaches the floor if its last item is older than the floor.
+4. Below the floor, reading continues only while pages contain new items, and at most down to `LATE_WINDOW`
+   below the watermark.
+5. Reading also ends when the source returns no cursor or repeats a cursor.
+6. A post can be back-dated, so that it appears below the newest page of an account that posts often. So once
+   per `DEEP_READ_INTERVAL`, a deep read continues down to `LATE_WINDOW` below the watermark of the previous
+   deep read. A post that is back-dated by at most `LATE_WINDOW` is thus found within about that interval.
 """
 
 from __future__ import annotations
@@ -27,37 +28,37 @@ from .account import Account, Gap
 from .settings import PollSettings
 
 OVERLAP: Micros = MINUTE
-"""How far below the watermark all items are read again, because the clocks of authors differ."""
+"""Every poll reads the items this far below the watermark again, because the clocks of authors differ."""
 LATE_WINDOW: Micros = 30 * MINUTE
-"""How far below the watermark polls search for late items."""
+"""How far below the watermark polls search for items that appear in the feed late."""
 DEEP_READ_INTERVAL: Micros = 60 * MINUTE
-"""How far the watermark rises between two deep reads."""
+"""A deep read is due when the watermark has risen by this much since the previous deep read."""
 MAX_CLOCK_AHEAD: Micros = 60 * MINUTE
-"""Maximum time that an item can be ahead of our clock and still raise the watermark. Without this limit, one
+"""An item does not raise the watermark if it is further than this ahead of our clock. Without this limit, one
 wrong time would hide all later items."""
 
 MAX_GAPS = 16
 MAX_CURSOR_REJECTIONS = 2
-"""Number of rejections of a cursor after which the gap is read from the newest item again."""
+"""When the source has rejected the cursor of a gap this many times, the gap is read from the newest item."""
 
 
 class PageSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A page whose items are stored."""
+    """The cursor of a page, and the times of its items."""
 
     cursor: str | None
     item_times: tuple[Micros, ...] = ()
-    """The times of its items, in the order of the page."""
+    """The times of all items, in the order in which the page lists them."""
     new_times: tuple[Micros, ...] = ()
-    """The times of the items that were new."""
+    """The times of the items that were not stored before."""
 
     @property
     def last_time(self) -> Micros | None:
-        """The time of the last item. Other items can have wrong times."""
+        """The time of the last item, which shows how far the page reaches. None if the page is empty."""
         return self.item_times[-1] if self.item_times else None
 
 
 def apply_head_page(account: Account, page: PageSummary, *, now: Micros, settings: PollSettings) -> Account:
-    """Apply the newest page: raise the watermark, and add a gap if the page does not reach known items."""
+    """Apply the newest page: raise the watermark, and add a gap if the page does not reach stored items."""
     since = max(0, now - settings.lookback) if account.history_start is None else account.history_start
     gap = Gap(floor=since, late_floor=since)
     deep_watermark = account.deep_watermark
@@ -79,7 +80,7 @@ def apply_head_page(account: Account, page: PageSummary, *, now: Micros, setting
 
 
 def reaches_known_items(account: Account, page: PageSummary) -> bool:
-    """Return whether the newest page reaches known items. Then an equal page means that nothing is new."""
+    """Return whether the newest page reaches stored items, so that nothing below it is unread."""
     if page.cursor is None:
         return True
     return (
@@ -90,10 +91,10 @@ def reaches_known_items(account: Account, page: PageSummary) -> bool:
 
 
 def apply_gap_page(account: Account, gap: Gap, page: PageSummary, *, now: Micros) -> Account:
-    """Apply a page of a gap: shrink or close the gap.
+    """Apply a page that was read for a gap: shrink or close the gap.
 
-    If the newest page was empty but not the last, a page of the gap can have items that are newer than the
-    watermark. Then the watermark rises, unless it would skip items below the gap.
+    The page can contain items above the watermark if the newest page was empty but not the last. In that
+    case, raise the watermark, unless there are unread items between the watermark and the gap.
     """
     if gap not in account.gaps:
         return account
@@ -111,20 +112,20 @@ def _raise_watermark(account: Account, page: PageSummary, now: Micros) -> Micros
 
 
 def apply_cursor_rejection(account: Account, gap: Gap) -> Account:
-    """Count a rejected cursor. After `MAX_CURSOR_REJECTIONS`, restart the gap from the newest item."""
+    """Count a rejection of the gap's cursor. At `MAX_CURSOR_REJECTIONS`, restart from the newest item."""
     if gap.cursor_rejections + 1 < MAX_CURSOR_REJECTIONS:
         return _replace_gap(account, gap, replace(gap, cursor_rejections=gap.cursor_rejections + 1))
     return _replace_gap(account, gap, replace(gap, cursor=None, cursor_rejections=0))
 
 
 def add_backfill_gap(account: Account, since: Micros, *, now: Micros) -> Account:
-    """Add a gap down to a time, so that the next polls read everything since then again."""
+    """Add a gap that makes the next polls read all items since the time `since` again."""
     gaps = _merge_excess_gaps((Gap(floor=since, late_floor=since), *account.gaps))
     return replace(account, gaps=gaps, etag=None, next_poll_at=min(account.next_poll_at, now))
 
 
 def _remaining_gap(gap: Gap, page: PageSummary) -> Gap | None:
-    """Return the rest of a gap after a page, or None if the gap is closed."""
+    """Return what is left of a gap after a page was read, or None if the gap is closed."""
     if page.cursor is None and not page.item_times and gap.cursor is not None and not gap.is_restarted:
         # Some sources respond to an unknown cursor with an empty page.
         return replace(gap, cursor=None, cursor_rejections=0, is_restarted=True)
@@ -136,7 +137,7 @@ def _remaining_gap(gap: Gap, page: PageSummary) -> Gap | None:
 
 
 def late_threshold(gap: Gap) -> Micros | None:
-    """Return the time below which new items are late, or None if the gap has no known items."""
+    """Return the time below which new items are late, or None if the gap does not search for late items."""
     return gap.floor + OVERLAP if gap.late_floor < gap.floor else None
 
 
@@ -146,13 +147,13 @@ def _found_late_items(gap: Gap, page: PageSummary, reach: Micros) -> bool:
 
 
 def _replace_gap(account: Account, gap: Gap, rest: Gap | None) -> Account:
-    """Replace a gap with its rest, or remove it. Do nothing if the account no longer has the gap."""
+    """Replace a gap, or remove it if `rest` is None. Do nothing if the account no longer has the gap."""
     left = [rest if each == gap else each for each in account.gaps]
     return replace(account, gaps=tuple(each for each in left if each is not None))
 
 
 def _merge_excess_gaps(gaps: tuple[Gap, ...]) -> tuple[Gap, ...]:
-    """Merge the two oldest gaps while there are too many. The range between them is then read again."""
+    """Merge the two oldest gaps until `MAX_GAPS` are left. The range between merged gaps is read again."""
     while len(gaps) > MAX_GAPS:
         *newer, upper, lower = gaps
         both = replace(

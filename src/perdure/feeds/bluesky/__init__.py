@@ -1,7 +1,7 @@
-"""Bluesky as a source of feeds: its public service, or with a login the user's own server. It uses no SDK.
+"""Reads feeds from Bluesky: from its public service or, with a login, from the user's own server.
 
-`xrpc` sends requests, `session` renews tokens, `lexicon` declares the schemas of responses, `items` and
-`post_links` parse them, `errors` maps error responses, and `source` combines these modules.
+`xrpc` sends requests, `session` logs in and renews tokens, and `lexicon` declares the schemas of responses.
+`items`, `post_links` and `errors` parse the responses. `source` combines these modules.
 """
 
 from .source import BlueskyHintSource, BlueskySource, open_bluesky

@@ -1,7 +1,7 @@
-"""The error responses of Bluesky, mapped to errors of feeds. These functions are pure.
+"""Maps the error responses of Bluesky to exceptions. These functions are pure.
 
-The status alone is not enough: an expired token, an unknown account and a malformed cursor all have status
-400. A response is identified by its status and its `error`, and if necessary by its whole message.
+The HTTP status alone is not enough: an expired token, an unknown account and a malformed cursor all have
+status 400. So the fields `error` and, if necessary, `message` of the response are used as well.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CHECK_CREDENTIALS = "check bluesky.identifier in the settings, and its app passw
 
 
 class TokenRejected(SourceError):
-    """Raised when the access token is no longer valid. `session` then gets a new token."""
+    """Raised when the server rejects the access token. `AuthenticatedClient` then gets a new token."""
 
 
 _ERRORS_BY_CODE: dict[tuple[int, str], type[SourceError]] = {
@@ -52,7 +52,7 @@ _ERRORS_BY_CODE: dict[tuple[int, str], type[SourceError]] = {
 }
 
 _OWN_ACCOUNT_ERRORS = frozenset({"AccountDeactivated", "AccountTakedown"})
-"""Errors with status 401 about the account whose token was sent."""
+"""Values of `error` that, with status 401, mean that the logged-in account itself is unavailable."""
 
 _ERRORS_BY_MESSAGE: dict[str, type[SourceError]] = {
     "Profile not found": AccountUnavailable,
@@ -61,15 +61,15 @@ _ERRORS_BY_MESSAGE: dict[str, type[SourceError]] = {
     "Invalid AT identifier": InvalidActor,
     "Malformed cursor": CursorRejected,
 }
-"""The errors for status 400 with `InvalidRequest`, by message."""
+"""Exceptions for responses with status 400 and the error `InvalidRequest`, by message."""
 
 
 def error_from_response(
     status: int, headers: Mapping[str, str], body: bytes, *, actor: str, now: Micros, has_token: bool = False
 ) -> SourceError:
-    """Return the error for a response whose status is neither 2xx nor 304.
+    """Return the exception for a response whose status is neither 2xx nor 304.
 
-    `actor` is the account in the request. `has_token` is whether the request was sent with a token.
+    `actor` is the account in the request. `has_token` specifies whether the request contained a token.
     """
     error = _parse_error(body)
     if status == 429:
@@ -95,7 +95,7 @@ def _error_class(status: int, error: ErrorResponse, actor: str, *, has_token: bo
     if (known := _ERRORS_BY_CODE.get((status, error.error))) is not None:
         return known if has_token or known is not TokenRejected else SourceUnavailable
     if status == 401:
-        # Any other 401 is a temporary error between Bluesky's own servers ("jwt expired").
+        # Other responses with status 401 are temporary errors between Bluesky's own servers ("jwt expired").
         return AuthenticationFailed if has_token and error.error in _OWN_ACCOUNT_ERRORS else SourceUnavailable
     if (status, error.error) != (400, "InvalidRequest"):
         return RequestRejected
@@ -104,7 +104,7 @@ def _error_class(status: int, error: ErrorResponse, actor: str, *, has_token: bo
 
 
 def _parse_error(body: bytes) -> ErrorResponse | None:
-    """Parse an error response. Return None if it does not have Bluesky's format."""
+    """Parse the body of an error response. Return None if it does not have Bluesky's format."""
     try:
         return _error_response.decode(body)
     except (ValueError, RecursionError):
@@ -112,7 +112,7 @@ def _parse_error(body: bytes) -> ErrorResponse | None:
 
 
 def retry_at(headers: Mapping[str, str], now: Micros) -> Micros | None:
-    """Return the time of the next attempt according to the headers, or None if they contain no time."""
+    """Return when the headers allow the next request, or None if they do not specify a time."""
     if (value := headers.get("retry-after")) is not None:
         if (seconds := parse_int(value)) is not None:
             return now + seconds * SECOND
@@ -123,9 +123,9 @@ def retry_at(headers: Mapping[str, str], now: Micros) -> Micros | None:
 
 
 def parse_rate_limit(headers: Mapping[str, str]) -> tuple[int | None, int, Micros] | None:
-    """Return the limit, the number of remaining requests, and the time of the reset.
+    """Return the rate limit, the number of remaining requests, and the time when that number is reset.
 
-    Return None if the headers do not contain them.
+    Return None if the headers do not contain the last two.
     """
     remaining = parse_int(headers.get("ratelimit-remaining"))
     reset = parse_int(headers.get("ratelimit-reset"))
@@ -135,7 +135,7 @@ def parse_rate_limit(headers: Mapping[str, str]) -> tuple[int | None, int, Micro
 
 
 def parse_int(text: str | None) -> int | None:
-    """Parse a number in a header. Return None if it is not a plain decimal number."""
+    """Parse the value of a header. Return None if it is not a decimal number of up to 12 digits."""
     if text is None or not (plain := text.strip()).isascii() or not plain.isdigit() or len(plain) > 12:
         return None
     return int(plain)

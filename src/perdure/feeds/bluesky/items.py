@@ -1,7 +1,7 @@
-"""Parsers of Bluesky's responses: items, profiles and timestamps.
+"""Parses Bluesky's responses into items, profiles and timestamps.
 
-These functions are pure. Each record is parsed separately. An invalid record is skipped and counted, and does
-not affect the others.
+These functions are pure. Each record is parsed separately, so an invalid record does not affect the others.
+Invalid records are skipped and counted.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 SMALL_RECORD_BYTES = 16 * 1024
-"""Maximum size of a record that is stored without checking the size of its item. Few records are larger."""
+"""Items from records up to this size are stored without checking their size. Few records are larger."""
 
 
 class InvalidRecord(ValueError):
-    """Raised and caught in this module when a record is invalid."""
+    """Raised for an invalid record. This module catches it and skips the record."""
 
 
 def parse_page(feed: Feed, etag: str | None = None) -> FeedPage:
-    """Parse a page of a feed. Pinned items are separate because they are not sorted by time."""
+    """Parse a page of a feed. Separate pinned items from the others, which are sorted by time."""
     entries, bad = _parse_each(feed.feed, _parse_entry)
     return FeedPage(
         items=tuple(item for item, is_pinned in entries if not is_pinned),
@@ -67,12 +67,12 @@ def parse_records(records: Records, account_id: str) -> RecordPage:
 
 
 def parse_follows(records: Records) -> list[str]:
-    """Return the ids of the followed accounts in these follow records."""
+    """Return the ids of the accounts that are followed according to these follow records."""
     return _parse_each(records.records, lambda raw: _follow.decode(_record.decode(raw).value).subject)[0]
 
 
 def complete_items(items: Iterable[Item], posts: Posts) -> list[Item]:
-    """Return these items completed with data from `posts`. Omit items whose post is missing there."""
+    """Complete these items with data from `posts`. Omit items whose post is not in `posts`."""
     views = {
         view.uri: (view, raw)
         for view, raw in _parse_each(posts.posts, lambda raw: (_view.decode(raw), raw))[0]
@@ -82,7 +82,7 @@ def complete_items(items: Iterable[Item], posts: Posts) -> list[Item]:
 
 
 def _complete_item(item: Item, view: PostView, raw: Raw) -> Item:
-    """Return an item as the feed shows it. A repost keeps its own URI and time."""
+    """Return an item with the data of a post view. A repost keeps its own URI and time."""
     shown = _make_item(FeedEntry(post=view))
     if item.kind == "repost":
         shown = msgspec.structs.replace(shown, uri=item.uri, time=item.time, kind=item.kind)
@@ -90,7 +90,7 @@ def _complete_item(item: Item, view: PostView, raw: Raw) -> Item:
 
 
 def latest_by_author(feed: Feed) -> dict[str, Micros]:
-    """Return the ids of the accounts in a feed, each with the time of its newest item."""
+    """Return the time of the newest item of each account in a feed, by account id."""
     newest: dict[str, Micros] = {}
     for author, time in _parse_each(feed.feed, _author_and_time)[0]:
         newest[author] = max(time, newest.get(author, 0))
@@ -102,7 +102,7 @@ def parse_profiles(raws: Iterable[Raw]) -> list[Profile]:
 
 
 def _parse_each(raws: Iterable[R], read: Callable[[R], T]) -> tuple[list[T], int]:
-    """Return the parsed records, and the number of invalid ones."""
+    """Return the parsed records, and the number of invalid records."""
     valid: list[T] = []
     invalid = 0
     for raw in raws:
@@ -114,7 +114,7 @@ def _parse_each(raws: Iterable[R], read: Callable[[R], T]) -> tuple[list[T], int
 
 
 def _parse_entry(raw: Raw) -> tuple[Item, bool]:
-    """Parse an entry of a feed. Return its item, and whether it is pinned."""
+    """Parse an entry of a feed. Return its item, and whether the item is pinned."""
     entry = _entry.decode(raw)
     is_pinned = entry.reason is not None and entry.reason.type == REASON_PIN
     return _require_storable(_make_item(entry), raw), is_pinned
@@ -142,8 +142,8 @@ def _repost_reason(entry: FeedEntry) -> Reason | None:
 def _entry_time(entry: FeedEntry) -> Micros:
     """Return the time by which the feed sorts an entry.
 
-    For a repost, that is the time when it was indexed. For a post, it is the earlier one of the author's time
-    and the time when the post was indexed.
+    For a repost, this is the time when the repost was indexed. For a post, it is the time that the author
+    gave the post or the time when the post was indexed, whichever is earlier.
     """
     repost = _repost_reason(entry)
     if repost is not None:
@@ -169,7 +169,7 @@ def _post_kind(post: Post) -> ItemKind:
 
 
 def _parse_record(raw: Raw, account_id: str) -> SourceRecord:
-    """Parse a record from a listing of an account's own records."""
+    """Parse a post or repost from the list of an account's own records."""
     written = _record.decode(raw)
     collection, _, key = written.uri.removeprefix(f"at://{account_id}/").partition("/")
     if collection == REPOST:
@@ -193,7 +193,7 @@ def _parse_record(raw: Raw, account_id: str) -> SourceRecord:
 
 
 def _record_time(author_time: object, key: str) -> Micros:
-    """Return the earlier one of the author's time and the time in the key. No time of indexing is known."""
+    """Return the time that the author gave the record or the time in its key, whichever is earlier."""
     times = [time for time in (parse_timestamp(author_time), tid_time(key)) if time is not None]
     return _require_time(min(times, default=None))
 
@@ -205,14 +205,14 @@ def _profile(raw: Raw) -> Profile:
 
 def _require_time(time: Micros | None) -> Micros:
     if time is None:
-        raise InvalidRecord("has no valid time")
+        raise InvalidRecord("the record has no valid time")
     return time
 
 
 def _require_storable(item: Item, raw: Raw) -> Item:
-    """Return an item if it can be stored, else raise InvalidRecord. Of a small record, check only the URI."""
+    """Return the item. Raise InvalidRecord if it cannot be stored. Check only the URI of small records."""
     if not (is_valid_uri(item.uri) if len(raw) <= SMALL_RECORD_BYTES else is_storable(item)):
-        raise InvalidRecord("is too large to store")
+        raise InvalidRecord("the item is too large or has an invalid URI")
     return item
 
 
@@ -234,10 +234,10 @@ _TID_CLOCK_BITS = 10
 
 
 def parse_timestamp(written: object) -> Micros | None:
-    """Parse a timestamp as the server does: a date with dashes and a time of day.
+    """Parse a timestamp as the server does: a date with dashes, and usually a time of day.
 
-    A time without an offset is UTC, and a time before 1970 becomes 1970. Return None for anything else,
-    because clients can write any value.
+    Without an offset, the time is UTC. A time before 1970 becomes the start of 1970. Return None for any
+    other value, because clients can write anything.
     """
     if not isinstance(written, str) or not _TIMESTAMP.match(written):
         return None
@@ -250,9 +250,9 @@ def parse_timestamp(written: object) -> Micros | None:
 
 
 def tid_time(key: str) -> Micros | None:
-    """Return the time in a TID, the usual key of a record, or None if the key is not a TID.
+    """Return the time that a TID contains, or None if `key` is not a TID.
 
-    A TID consists of a time and ten bits that distinguish writers.
+    Most records have a TID (timestamp identifier) as key: a time, and ten bits that distinguish writers.
     """
     if len(key) != _TID_LENGTH or not all(character in _TID_DIGITS for character in key):
         return None

@@ -1,7 +1,7 @@
 """The schemas of Bluesky's responses. Fields that are not declared here are ignored.
 
-Clients can write invalid records, so only required fields must be valid. The members of lists, and all fields
-that contain links, are kept as raw JSON and are parsed separately.
+Records can be partly invalid, because any client can write them. So list members, and all fields that contain
+links, are kept as raw JSON and parsed separately. One invalid part does not affect the others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FACET_LINK = "app.bsky.richtext.facet#link"
 
 
 class LexiconObject(msgspec.Struct, rename="camel", gc=False):
-    """The base class of all objects in responses. They never form reference cycles, so `gc` is off."""
+    """The base class of all objects in responses. `gc` is off because they form no reference cycles."""
 
 
 # Feeds
@@ -37,11 +37,11 @@ class Author(LexiconObject):
 
 
 class Reply(LexiconObject):
-    """The parent of a reply. Its fields are not used."""
+    """The reference from a reply to its parent. No fields are needed."""
 
 
 class Post(LexiconObject):
-    """A post as its author wrote it."""
+    """The record of a post, as its author's client wrote it."""
 
     text: str = ""
     created_at: object = None
@@ -59,7 +59,7 @@ class PostView(LexiconObject):
 
 
 class Reason(LexiconObject):
-    """The reason why a feed shows a reposted or pinned post."""
+    """Why a feed shows a post that was not just posted by the account: a repost or a pin."""
 
     type: str = msgspec.field(name="$type", default="")
     by: Author | None = None
@@ -81,9 +81,9 @@ class External(LexiconObject):
 
 
 class QuotedRecord(LexiconObject):
-    """A quoted record. If the post has media too, the quoted record is in `record`.
+    """A quoted record. If the post also has media, this object only contains another one in `record`.
 
-    A record has only the URI of the quoted record, while a view has all fields.
+    In the record of a post, only `uri` is set. In a view of a post, all fields can be set.
     """
 
     uri: str = ""
@@ -93,7 +93,7 @@ class QuotedRecord(LexiconObject):
 
 
 class Embed(LexiconObject):
-    """An embed in a record (`embed`) or in a view (`embed#view`)."""
+    """What a post embeds, such as a link card or a quoted post, in a record or in a view."""
 
     external: External | None = None
     media: Embed | None = None
@@ -101,7 +101,7 @@ class Embed(LexiconObject):
 
 
 class Index(LexiconObject):
-    """A range of bytes in the text, which is encoded as UTF-8."""
+    """A range of bytes in the UTF-8 encoding of a post's text."""
 
     byte_start: int
     byte_end: int
@@ -131,13 +131,13 @@ class ListedRecord(LexiconObject):
 
 
 class RecordUri(LexiconObject):
-    """A record or a reference to one, of which only the URI is used."""
+    """A record, or a reference to a record. Only the URI is used."""
 
     uri: str
 
 
 class Follow(LexiconObject):
-    """A follow record."""
+    """The record that an account writes when it follows another account, `subject`."""
 
     subject: str
 

@@ -1,7 +1,7 @@
-"""The links in a post: in its card, in the quoted post, marked in the text, or as plain text.
+"""Finds the links in a post: in its link card, its quoted post, its facets (marked-up text) and plain text.
 
-These functions are pure. A page that is linked in several of these ways is returned once, in the first way.
-An invalid part of a post has no links, and does not affect the others.
+These functions are pure. If a post links to a page more than once, only the first of these places counts.
+Invalid parts of a post are ignored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def find_links(post: Post, view: Raw = NO_RAW) -> tuple[Link, ...]:
-    """Return the links of a post. `view` is its embed as the feed shows it, if that is known."""
+    """Return the links of a post. `view` is the post's embed as the feed shows it, if known."""
     if not view and not post.embed and not post.facets and "://" not in post.text:
         return ()
     embeds = [embed for raw in (view, post.embed) if (embed := _read(_embed, raw)) is not None]
@@ -33,14 +33,14 @@ def find_links(post: Post, view: Raw = NO_RAW) -> tuple[Link, ...]:
 
 
 def is_quote(post: Post) -> bool:
-    """Return whether a post quotes another post. Feeds and lists are embedded in the same way."""
+    """Return whether a post quotes another post. Embedded feeds and lists do not count."""
     embed = _read(_embed, post.embed)
     quoted = None if embed is None else _quoted_record(embed)
     return quoted is not None and f"/{POST}/" in quoted.uri
 
 
 def _iter_links(post: Post, embeds: list[Embed]) -> Iterator[tuple[str, LinkVia, str]]:
-    """Yield the URL, the kind and the title of each link: cards, then quotes, marked and plain links."""
+    """Yield the URL, the kind and the title of each link: first cards, then quotes, facets and plain text."""
     for embed in embeds:
         for card in _cards(embed):
             yield card.uri, "card", card.title
@@ -55,7 +55,7 @@ def _iter_links(post: Post, embeds: list[Embed]) -> Iterator[tuple[str, LinkVia,
 
 
 def _cards(embed: Embed) -> Iterator[External]:
-    """Yield the cards of an embed, which can also have a quote."""
+    """Yield the link cards of an embed. If the post also has a quote, its card is in `media`."""
     if embed.external is not None:
         yield embed.external
     if embed.media is not None and embed.media.external is not None:
@@ -76,12 +76,12 @@ def _quoted_links(embed: Embed) -> Iterator[tuple[str, str]]:
 
 
 def _quoted_record(embed: Embed) -> QuotedRecord | None:
-    """Return the quoted record. If the post has media too, the record is one level deeper."""
+    """Return the quoted record. If the post also has media, the record is nested one level deeper."""
     return embed.record and (embed.record.record or embed.record)
 
 
 def _split_marked_text(post: Post) -> tuple[list[str], str]:
-    """Return the marked links, and the text without them, because a marked URL can be abbreviated there."""
+    """Return the URLs in facets, and the text without them, because the text can abbreviate a URL."""
     marked: list[str] = []
     text = post.text.encode()
     for facet in _read(_facets, post.facets) or ():
@@ -93,7 +93,7 @@ def _split_marked_text(post: Post) -> tuple[list[str], str]:
 
 
 def _blank_out(text: bytes, start: int, end: int) -> bytes:
-    """Replace a range of the text with spaces, so that other offsets stay valid."""
+    """Replace a range of bytes with spaces, so that other offsets stay valid."""
     start, end = max(start, 0), min(end, len(text))
     return text[:start] + b" " * (end - start) + text[end:] if start < end else text
 
@@ -108,6 +108,6 @@ def _read(decoder: msgspec.json.Decoder[T], raw: Raw) -> T | None:
 
 
 _normalize_cached = lru_cache(4096)(normalize_url)
-"""`normalize_url` with a cache: a link can occur in a post four times, and popular links in many posts."""
+"""Calls `normalize_url` with a cache, because a link can occur several times in a post and in many posts."""
 _embed: msgspec.json.Decoder[Embed | None] = msgspec.json.Decoder(Embed | None)
 _facets: msgspec.json.Decoder[list[Facet] | None] = msgspec.json.Decoder(list[Facet] | None)

@@ -1,7 +1,7 @@
-"""A login session at a Bluesky server: one pair of tokens for all requests.
+"""A login session at a Bluesky server: an access token for all requests, and a token to refresh it.
 
-An access token is valid for two hours. Then the server rejects all running requests at the same moment. One
-of them renews the token and the others wait. This is not a failure of the accounts that are polled.
+An access token is valid for about two hours. When it expires, the server rejects all running requests. One of
+them then renews the token while the others wait, and all are sent again, so no poll fails.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PRIVATE_MODE = 0o700
 
 
 class SessionFile:
-    """A file with the tokens of one user at one server."""
+    """A file that stores the tokens of one user at one server."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -38,7 +38,7 @@ class SessionFile:
 
     @classmethod
     def default(cls, service: str, identifier: str, environ: Mapping[str, str]) -> SessionFile | None:
-        """Return the file in the user's state directory, or None if the environment does not define one."""
+        """Return the file in the user's state directory, or None if XDG_STATE_HOME and HOME are not set."""
         state = environ.get("XDG_STATE_HOME") or (
             f"{environ['HOME']}/.local/state" if environ.get("HOME") else ""
         )
@@ -52,22 +52,22 @@ class SessionFile:
         try:
             with self.path.open("rb") as file:
                 if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
-                    log.warning("ignored %s: other users can read it", self.path)
+                    log.warning("ignored the login tokens in %s: other users can read the file", self.path)
                     return None
                 return _tokens.decode(file.read())
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            log.warning("ignored %s: %s", self.path, error)
+            log.warning("cannot read the login tokens in %s: %s", self.path, error)
             return None
 
     def write(self, tokens: Tokens) -> None:
-        """Replace the stored tokens atomically."""
+        """Replace the stored tokens atomically. If this fails, log a warning and do not try again."""
         if not self._is_writable:
             return
         try:
             self.path.parent.mkdir(mode=_PRIVATE_MODE, parents=True, exist_ok=True)
-            handle, name = mkstemp(dir=self.path.parent)  # only its owner can read it
+            handle, name = mkstemp(dir=self.path.parent)  # only the owner can read the new file
             try:
                 with os.fdopen(handle, "wb") as file:
                     file.write(msgspec.json.encode(tokens))
@@ -77,7 +77,7 @@ class SessionFile:
                 raise
         except OSError as error:
             self._is_writable = False
-            log.warning("cannot save the login for the next command: %s", error)
+            log.warning("cannot save the login tokens, so the next command must log in again: %s", error)
 
 
 _tokens = msgspec.json.Decoder(Tokens)
@@ -86,16 +86,16 @@ _tokens = msgspec.json.Decoder(Tokens)
 T = TypeVar("T")
 
 MAX_RENEWALS = 3
-"""Maximum number of token renewals per request, in case a server rejects the tokens that it issues."""
+"""Maximum number of token renewals per request, in case the server rejects tokens that it has just issued."""
 
 
 class Session:
-    """The tokens of a user, which are renewed when necessary."""
+    """Provides a user's access token, and renews it when necessary."""
 
     def __init__(
         self, client: XrpcClient, identifier: str, password: str, *, file: SessionFile | None = None
     ) -> None:
-        """Create a session. `file` keeps the tokens between processes, because servers limit logins."""
+        """Create a session. `file` shares the tokens with other processes, because servers limit logins."""
         self._client = client
         self._identifier = identifier
         self._password = password
@@ -108,17 +108,17 @@ class Session:
 
     @property
     def token(self) -> str | None:
-        """The access token. None if there is none or the server has rejected it."""
+        """The access token. None if there is no token or the server has rejected it."""
         tokens = self._tokens
         return None if tokens is None or tokens.access_jwt == self._rejected_token else tokens.access_jwt
 
     def invalidate(self, token: str) -> None:
-        """Stop using this token, which the server has rejected. Keep the current token if it is newer."""
+        """Stop using a token that the server has rejected, unless it was already replaced by a newer one."""
         if token == self.token:
             self._rejected_token = token
 
     async def ensure_token(self) -> None:
-        """Get a new token if there is no valid one. Raise AuthenticationFailed if the login fails."""
+        """Get a new token if there is no valid token. Raise AuthenticationFailed if the login fails."""
         if self.token is not None:
             return
         async with self._renewing:
@@ -129,7 +129,7 @@ class Session:
                     self._file.write(self._tokens)
 
     async def _renew(self) -> Tokens:
-        """Return tokens that another process has stored, or refreshed ones, or those of a new login."""
+        """Return tokens that another process has stored. If there are none, refresh the tokens or log in."""
         stored = None if self._file is None else self._file.read()
         if stored is not None and stored.access_jwt != self._rejected_token and stored != self._tokens:
             return stored
@@ -144,7 +144,7 @@ class Session:
         return await self._log_in()
 
     async def _log_in(self) -> Tokens:
-        """Log in. Remember a failure, because repeated attempts with a wrong password lock the account."""
+        """Log in, but not again after a failure: repeated logins with a wrong password lock the account."""
         if self._login_error is not None:
             raise AuthenticationFailed(self._login_error)
         credentials = {"identifier": self._identifier, "password": self._password}
@@ -160,7 +160,7 @@ class Session:
 
 
 class AuthenticatedClient:
-    """A client that sends the access token of a session, and renews it when it is rejected."""
+    """A client that sends the access token of a session with each request, and renews rejected tokens."""
 
     def __init__(self, client: XrpcClient, session: Session) -> None:
         self._client = client
@@ -183,4 +183,4 @@ class AuthenticatedClient:
             with suppress(TokenRejected):
                 return await self._client.get(method, params, decoder, etag=etag, token=token)
             self._session.invalidate(sent)
-        raise SourceUnavailable(f"{self._client.service} rejects the tokens that it has just issued")
+        raise SourceUnavailable(f"{self._client.service} rejects access tokens that it has just issued")

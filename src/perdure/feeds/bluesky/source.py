@@ -1,4 +1,4 @@
-"""`BlueskySource` reads feeds, profiles, follow lists and records. `open_bluesky` opens it with settings."""
+"""`BlueskySource` reads feeds, profiles, follow lists and records. `open_bluesky` creates one."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ TIMELINE = "timeline"
 
 
 class BlueskySource:
-    """A FeedSource, a FollowSource and an AuditSource."""
+    """Implements FeedSource, FollowSource and AuditSource for Bluesky."""
 
     name = "Bluesky"
 
     def __init__(self, feeds: XrpcReader, records: XrpcReader, *, public: XrpcReader | None = None) -> None:
-        """Read feeds and profiles from `feeds`, and the records of accounts from `records`.
+        """Read feeds and profiles through the client `feeds`, and the records of accounts through `records`.
 
-        If an account blocks the user of `feeds`, read it from `public`, without credentials.
+        If an account blocks the logged-in user, use the client `public`, which sends no credentials.
         """
         self._feeds = feeds
         self._records = records
@@ -47,7 +47,7 @@ class BlueskySource:
     async def page(
         self, account_id: str, *, limit: int, cursor: str | None = None, etag: str | None = None
     ) -> FeedPage | None:
-        """Return a page of posts, replies, quotes and reposts. Only the newest page has an ETag."""
+        """Return the newest page of a feed, or the page at `cursor`. Only the newest page has an ETag."""
         params: dict[str, str | int] = {"actor": account_id, "limit": limit}
         if cursor is not None:
             params["cursor"] = cursor
@@ -58,7 +58,7 @@ class BlueskySource:
         return parse_page(response.value, response.etag if cursor is None else None)
 
     async def profiles(self, actors: Sequence[str]) -> list[Profile]:
-        """Return the profiles that exist. Raise InvalidActor if one of the names is invalid."""
+        """Return the profiles that exist. Raise InvalidActor if one of the names is malformed."""
         names = [actor.removeprefix("@") for actor in actors]
         found: list[Profile] = []
         for batch in batched(names, PROFILES_PER_REQUEST):
@@ -68,7 +68,7 @@ class BlueskySource:
         return found
 
     async def follows(self, actor: str) -> AsyncGenerator[Profile]:
-        """Yield the profiles of the accounts that `actor` follows."""
+        """Yield the profiles of the accounts that `actor` follows and that Bluesky currently shows."""
         params: dict[str, str | int] = {"actor": actor.removeprefix("@"), "limit": PAGE_SIZE}
         used: set[str] = set()
         while True:
@@ -81,10 +81,10 @@ class BlueskySource:
             params["cursor"] = response.cursor
 
     async def unfollowed(self, actor: str, account_ids: Sequence[str]) -> set[str]:
-        """Return those of these accounts that `actor` certainly does not follow.
+        """Return the ids in `account_ids` that `actor` definitely does not follow. They are not in `follows`.
 
         The actor's own follow records are complete. If they cannot be read, return the accounts that have a
-        profile, because the follow list would contain them if they were followed.
+        profile, because `follows` would have yielded them if they were followed.
         """
         followed: set[str] = set()
         try:
@@ -95,7 +95,7 @@ class BlueskySource:
         return set(account_ids) - followed
 
     async def shown_items(self, items: Sequence[Item]) -> list[Item]:
-        """Return these items as the feed shows them. Omit items that it does not show."""
+        """Return these items as the feed shows them, with all links. Omit items that are not shown."""
         found: list[Item] = []
         for batch in batched(items, POSTS_PER_REQUEST):
             params = {"uris": list(dict.fromkeys(item.post_uri for item in batch))}
@@ -103,13 +103,13 @@ class BlueskySource:
         return found
 
     async def records(self, account_id: str) -> AsyncGenerator[RecordPage]:
-        """Yield all posts of an account, and then all reposts, each in the order of their keys."""
+        """Yield all posts of an account page by page, and then all reposts, each sorted by key."""
         for collection in (POST, REPOST):
             async for records in self._list_records(account_id, collection):
                 yield parse_records(records, account_id)
 
     async def _list_records(self, account_id: str, collection: str) -> AsyncGenerator[Records]:
-        """Yield the records of a collection page by page, in the order of their keys."""
+        """Yield the records of a collection page by page, sorted by key."""
         params: dict[str, str | int] = {
             "repo": account_id,
             "collection": collection,
@@ -133,7 +133,7 @@ class BlueskySource:
     async def _get(
         self, method: str, params: QueryParams, decoder: msgspec.json.Decoder[T], *, etag: str | None = None
     ) -> XrpcResponse[T] | None:
-        """Send a request, and repeat it without credentials if the account blocks the user."""
+        """Send a request. If the account blocks the logged-in user, repeat it without credentials."""
         try:
             return await self._feeds.get(method, params, decoder, etag=etag)
         except AccountBlocked:
@@ -143,13 +143,13 @@ class BlueskySource:
 
 
 class BlueskyHintSource(BlueskySource):
-    """A BlueskySource that is also a HintSource: it reads a feed of many accounts."""
+    """A BlueskySource that also implements HintSource by reading a combined feed of many accounts."""
 
     hints: str = TIMELINE
-    """`timeline` for the user's timeline, or the at:// URI of a list."""
+    """`timeline` for the logged-in user's timeline, or the at:// URI of a list of accounts."""
 
     async def latest_activity(self) -> Mapping[str, Micros]:
-        """Return the ids of the accounts in the newest page, each with the time of its newest item."""
+        """Return the time of the newest item of each account on the newest page, by account id."""
         params: dict[str, str | int] = {"limit": PAGE_SIZE}
         if self.hints == TIMELINE:
             return latest_by_author(await self._get_modified("app.bsky.feed.getTimeline", params, _feed))
@@ -158,9 +158,9 @@ class BlueskyHintSource(BlueskySource):
 
 
 def _check_unused(cursor: str, used: set[str], what: str) -> None:
-    """Raise SourceUnavailable if a cursor repeats, because the list would be incomplete."""
+    """Raise SourceUnavailable if a cursor repeats, because the rest of the list cannot be read."""
     if cursor in used:
-        raise SourceUnavailable(f"{what} repeats a cursor")
+        raise SourceUnavailable(f"cannot read {what}: the server repeats a cursor")
     used.add(cursor)
 
 
@@ -178,7 +178,7 @@ _posts = msgspec.json.Decoder(Posts)
 
 
 KEEPALIVE_SECONDS = 60.0
-"""How long an idle connection stays open."""
+"""Seconds for which an idle connection stays open."""
 
 
 @asynccontextmanager
@@ -190,9 +190,9 @@ async def open_bluesky(
     request_timeout: float = REQUEST_TIMEOUT,
     transport: httpx2.AsyncBaseTransport | None = None,
 ) -> AsyncGenerator[BlueskySource]:
-    """Open Bluesky with these settings. Raise InvalidSettings if they are invalid.
+    """Open a connection to Bluesky. Raise InvalidSettings if the settings are invalid.
 
-    `limiter` limits the requests to the server with the feeds. `transport` replaces the HTTP connections.
+    `limiter` limits the requests to the server from which feeds are read. `transport` replaces HTTP in tests.
     """
     bluesky = settings.bluesky
     _check(bluesky)
@@ -223,7 +223,7 @@ async def open_bluesky(
 def _make_source(
     settings: BlueskySettings, feeds: XrpcReader, records: XrpcReader, *, public: XrpcReader | None = None
 ) -> BlueskySource:
-    """Return a source. It is a HintSource only if hints are configured."""
+    """Return a source. It implements HintSource only if hints are configured."""
     if settings.hints is None:
         return BlueskySource(feeds, records, public=public)
     source = BlueskyHintSource(feeds, records, public=public)
@@ -255,13 +255,13 @@ def _is_http_url(url: str) -> bool:
 
 
 def _is_encrypted(url: str) -> bool:
-    """Return whether requests are encrypted or stay on this machine."""
+    """Return whether requests to a URL are encrypted or stay on this machine."""
     parsed = httpx2.URL(url)
     return parsed.scheme == "https" or parsed.host in ("127.0.0.1", "::1", "localhost")
 
 
 def _password(settings: BlueskySettings, environ: Mapping[str, str]) -> str | None:
-    """Return the app password, or None if no login is configured. Raise InvalidSettings if it is missing."""
+    """Return the app password, or None if no login is configured. Raise InvalidSettings if it is not set."""
     if settings.identifier is None:
         return None
     if password := environ.get(settings.password_variable):

@@ -1,6 +1,7 @@
-"""An HTTP client for XRPC, the API of Bluesky servers, with a rate limit, retries and typed responses.
+"""An HTTP client for XRPC, the API of Bluesky servers, with rate limits, retries and typed responses.
 
-A request is retried if its response is late, incomplete or invalid. The last failure is SourceUnavailable.
+A request is retried if its response is late, incomplete or invalid. If all retries fail, the client raises
+SourceUnavailable.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ T = TypeVar("T")
 QueryParams: TypeAlias = Mapping[str, str | int | Sequence[str]]
 
 REQUEST_TIMEOUT = 30.0
-"""Seconds from the start of a request to the end of its response."""
+"""Maximum number of seconds from the start of a request to the end of its response."""
 OWN_ETAG_PREFIX = "perdure:"
-"""The prefix of an ETag that this client computes if the server sends none."""
+"""The prefix of ETags that this client computes for responses without an ETag."""
 
 
 class XrpcResponse(msgspec.Struct, Generic[T], frozen=True):
@@ -37,17 +38,17 @@ class XrpcResponse(msgspec.Struct, Generic[T], frozen=True):
 
 
 class XrpcReader(Protocol):
-    """A client that sends GET requests, with or without credentials."""
+    """The interface of clients that send GET requests, with or without credentials."""
 
     async def get(
         self, method: str, params: QueryParams, decoder: msgspec.json.Decoder[T], *, etag: str | None = None
     ) -> XrpcResponse[T] | None:
-        """Call a method of the API. Return None if the response has not changed since `etag`."""
+        """Call an API method. Return None if the ETag of the response is still `etag`."""
         ...
 
 
 class XrpcClient:
-    """A client of one server. It sends a token only if the caller passes one."""
+    """A client for one server. It sends an access token only if the caller passes one."""
 
     def __init__(
         self, http: httpx2.AsyncClient, service: str, retrier: Retrier, *, timeout: float = REQUEST_TIMEOUT
@@ -66,9 +67,9 @@ class XrpcClient:
         etag: str | None = None,
         token: Callable[[], str | None] = lambda: None,
     ) -> XrpcResponse[T] | None:
-        """Call a method of the API. Return None if the response has not changed since `etag`.
+        """Call an API method. Return None if the ETag of the response is still `etag`.
 
-        `token` is called when the request is sent, because a token can expire while the request waits.
+        `token` is called just before each attempt, because a token can expire while the request waits.
         """
         actor = str(params.get("actor") or params.get("repo") or "")
 
@@ -81,7 +82,7 @@ class XrpcClient:
             if response.status_code == HTTPStatus.NOT_MODIFIED and "if-none-match" in request.headers:
                 return None
             if etag is not None and response.is_success and _etag_of(response) == etag:
-                return None  # the response is the same, although the server sends no ETags
+                return None  # the response is unchanged, although the server sends no ETags
             return self._parse(request, response, decoder, actor)
 
         return await self._retrier.call(attempt)
@@ -94,9 +95,9 @@ class XrpcClient:
         body: Mapping[str, str] | None = None,
         token: str | None = None,
     ) -> T:
-        """Call a method that creates or refreshes a session. These methods have their own rate limits.
+        """Call an API method that creates or refreshes a session. Such methods have their own rate limits.
 
-        Status 401 is never retried, because repeated attempts with a wrong password lock the account.
+        Do not retry after status 401, because repeated logins with a wrong password lock the account.
         """
 
         async def attempt() -> T:
@@ -161,14 +162,14 @@ class XrpcClient:
 
 
 def _etag_of(response: httpx2.Response) -> str:
-    """Return the ETag of a response, or a digest of its content if the server sends none."""
+    """Return the ETag of a response, or compute one from its content if the server sent none."""
     if (etag := response.headers.get("etag")) is not None:
         return etag
     return OWN_ETAG_PREFIX + blake2b(response.content, digest_size=12).hexdigest()
 
 
 def _decode(decoder: msgspec.json.Decoder[T], content: bytes) -> T:
-    """Decode a response. Replace lone surrogates, which would make the whole response invalid."""
+    """Decode a response. If this fails, replace lone surrogates, which are not valid JSON, and try again."""
     try:
         return decoder.decode(content)
     except ValueError:
