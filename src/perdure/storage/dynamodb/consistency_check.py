@@ -1,4 +1,4 @@
-"""Maintenance: scan the table, compare counters with records, repair counters, delete orphaned body parts.
+"""Maintenance: scans the table, checks and repairs the counters, and deletes body parts without a record.
 
 Other clients may write during the scan, so its findings are checked again: the records of a partition are
 counted between two reads of its counter, a total is reported only if it did not change during a second scan,
@@ -47,10 +47,10 @@ from .table import MAX_BATCH_GET, RECORD_PROJECTION, ConditionFailed, Parameters
 from .transaction import Transaction
 
 SpaceShard: TypeAlias = tuple[Space, int]
-"""A space and a shard. Each such pair has one total."""
+"""A space and a shard number. Each pair has one total: the sum of the counters of its partitions."""
 
 MAX_TAGS_PER_UPDATE = 100
-"""Maximum number of tags in one update. DynamoDB limits its expression to 4 KB."""
+"""Maximum number of tags in one update. DynamoDB limits an update expression to 4 KB."""
 _SCAN: Parameters = {
     "ConsistentRead": True,
     "ProjectionExpression": f"{RECORD_PROJECTION['ProjectionExpression']}, part_bytes, record_pk, record_sk",
@@ -59,22 +59,22 @@ _SCAN: Parameters = {
 
 
 class TableScan:
-    """The result of a scan of the table. Because of concurrent writes its findings need a second check."""
+    """Collects the items of a table scan. Its findings need a second check because of concurrent writes."""
 
     def __init__(self) -> None:
         self.records: defaultdict[SpacePartition, Counter[Tag]] = defaultdict(Counter)
         self.counters: dict[SpacePartition, StoredCounter] = {}
         self._undecodable: list[Key] = []
         self._bodies: dict[str, tuple[Key, int]] = {}
-        """The record of each split body, and the number of its parts."""
+        """Maps the id of each split body to the key of its record and the number of its parts."""
         self._parts: defaultdict[str, list[Item]] = defaultdict(list)
 
     def suspect_counters(self) -> list[SpacePartition]:
-        """Return the partitions whose counter differs from their records."""
+        """Return the partitions whose counter does not match their records."""
         return [each for each, counted in self.records.items() if self.counters[each].counts != counted]
 
     def empty_counters(self) -> dict[SpacePartition, int]:
-        """Return the partitions whose counter is empty, and the revision of each counter."""
+        """Return the partitions whose counters are empty, with the revision of each counter."""
         return {
             each: stored.revision
             for each, stored in self.counters.items()
@@ -82,20 +82,20 @@ class TableScan:
         }
 
     def expected_totals(self) -> dict[SpaceShard, Counter[Tag]]:
-        """Return the sum of the counters of each shard of a space."""
+        """Return the total that each shard of a space should have: the sum of its counters."""
         totals: defaultdict[SpaceShard, Counter[Tag]] = defaultdict(Counter)
         for (space, partition), stored in self.counters.items():
             totals[space, shard_of(partition)].update(stored.counts)
         return totals
 
     def suspect_records(self) -> list[Key]:
-        """Return the records that seem to be damaged."""
+        """Return the keys of records that seem to be damaged."""
         bodies = self._bodies.items()
         incomplete = [key for body_id, (key, parts) in bodies if len(self._parts.get(body_id, ())) != parts]
         return self._undecodable + incomplete
 
     def orphaned_bodies(self) -> list[list[Item]]:
-        """Return the parts of each body that no record refers to, except those of damaged records."""
+        """Return the parts of each body that no record refers to, unless they belong to a damaged record."""
         orphaned = [parts for body_id, parts in self._parts.items() if body_id not in self._bodies]
         damaged = set(self._undecodable)
         return [parts for parts in orphaned if owner_of(parts[0]) not in damaged]
@@ -134,7 +134,7 @@ async def maintain(table: Table, reader: Reader, *, repair: bool) -> Maintenance
     for each in scan.suspect_counters():
         findings += await _check_partition(table, each, repair=repair)
     findings += await _check_totals(table, scan, repair=repair)
-    # Records that seem to be damaged may have been replaced during the scan. At 0, no record has expired.
+    # Records that seem to be damaged may have been replaced during the scan. With now=0, none has expired.
     records = await reader.records(scan.suspect_records(), now=0)
     findings += [str(each) for each in records.values() if isinstance(each, Damaged)]
     for each, revision in scan.empty_counters().items():
@@ -144,9 +144,9 @@ async def maintain(table: Table, reader: Reader, *, repair: bool) -> Maintenance
 
 
 async def _check_partition(table: Table, partition: SpacePartition, *, repair: bool) -> list[str]:
-    """Count a partition again between two reads of its counter.
+    """Count the records of a partition again, between two reads of its counter, and return the findings.
 
-    If the counter keeps changing, report nothing.
+    If the counter changes during every attempt, report nothing.
     """
     for _ in range(MAX_READ_ATTEMPTS):
         before = await read_counter(table.get, *partition)
@@ -175,7 +175,7 @@ async def _count_records(table: Table, partition: SpacePartition) -> Counter[Tag
 async def _repair_counter(
     table: Table, partition: SpacePartition, before: StoredCounter, wrong: Mapping[Tag, int]
 ) -> bool:
-    """Correct a counter, and its total by the same deltas. Return False if the counter has changed."""
+    """Correct a counter, and its total by the same amounts. Return False if the counter has changed."""
     for n, deltas in enumerate(batched(list(wrong.items()), MAX_TAGS_PER_UPDATE)):
         transaction = Transaction(table)
         for tag, delta in deltas:
@@ -187,7 +187,7 @@ async def _repair_counter(
 
 
 async def _check_totals(table: Table, scan: TableScan, *, repair: bool) -> list[str]:
-    """Check that each total is the sum of its counters. If one is not, scan the table again."""
+    """Check that each total is the sum of its counters. If one is not, scan again to confirm the finding."""
     shards = [
         (space, shard) for space in {space for space, _ in scan.records} for shard in range(SHARD_COUNT)
     ]
@@ -221,7 +221,7 @@ def _wrong_totals(
 async def _repair_total(
     table: Table, shard: SpaceShard, before: StoredCounter, wrong: Mapping[Tag, int]
 ) -> None:
-    """Correct a total. If it has changed, leave it to the next maintenance."""
+    """Correct a total. If it has changed meanwhile, leave it unchanged until the next maintenance."""
     with suppress(ConditionFailed):
         for n, deltas in enumerate(batched(list(wrong.items()), MAX_TAGS_PER_UPDATE)):
             condition = revision_condition(before.revision + n)
@@ -230,7 +230,7 @@ async def _repair_total(
 
 
 async def _delete_empty_counter(table: Table, partition: SpacePartition, revision: int) -> None:
-    """Delete a counter if it is still empty."""
+    """Delete an empty counter, unless it has changed since the scan."""
     with suppress(ConditionFailed):
         await table.transact([("Delete", {"Key": count_key(*partition).item, **empty_condition(revision)})])
 
@@ -252,7 +252,7 @@ async def _delete_orphaned_body(table: Table, parts: Sequence[Item]) -> int:
 
 
 def _differences(stored: Mapping[Tag, int], actual: Mapping[Tag, int]) -> dict[Tag, int]:
-    """Return the delta that corrects each wrong count."""
+    """Return, for each tag with a wrong count, the number that must be added to the stored count."""
     deltas = {tag: actual.get(tag, 0) - stored.get(tag, 0) for tag in {**stored, **actual}}
     return {tag: delta for tag, delta in deltas.items() if delta}
 

@@ -1,9 +1,9 @@
 """Guards: limits on the number of records in a partition, enforced by a condition on its counter.
 
 A condition in DynamoDB cannot add numbers, so the limit of a guard with several tags is split into one limit
-for each tag, according to the last known counts. The sum of the counts never exceeds the guard's limit. The
-limit of one tag may be too low although the guard admits the commit. The failed condition then returns the
-stored counts, which are used in the next attempt.
+for each tag, according to the last known counts. The tag limits never add up to more than the guard's limit.
+One of them may be too low for a commit that the guard should admit. The failed condition then returns the
+stored counts, and the next attempt splits the limit according to these.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_CACHED_COUNTERS = 10_000
 
 
 class Guards:
-    """Adds the conditions of guards to transactions, and caches the counts that the guards limit."""
+    """Adds conditions that enforce guards to transactions, and caches the last known counts."""
 
     def __init__(self, table: Table, on_commit: Callable[[Iterable[Address]], None]) -> None:
         self._table = table
@@ -31,7 +31,7 @@ class Guards:
         self._cache: dict[SpacePartition, Mapping[Tag, int]] = {}
 
     def add_conditions(self, transaction: Transaction, batch: Sequence[PendingCommit]) -> None:
-        """Add the conditions for the guards of these commits. Each counter must have only one guard."""
+        """Add conditions that enforce the guards of these commits. Each counter must have only one guard."""
         guarded: defaultdict[SpacePartition, list[PendingCommit]] = defaultdict(list)
         for pending in batch:
             pending.refusing_counter = None
@@ -64,7 +64,7 @@ class Guards:
         transaction.require_counter(*scope, limit_condition(limits), on_failure)
 
     def update_cache(self, pending: PendingCommit) -> None:
-        """Add the deltas of a written commit to the cached counts."""
+        """Update the cached counts with the changes of a commit that was written."""
         scope = guarded_partition(pending)
         if scope is None:
             return
@@ -76,7 +76,7 @@ class Guards:
         self._cache_counts(scope, counts)
 
     async def purge_or_refuse(self, pending: PendingCommit) -> Refused | None:
-        """Purge expired records to make room for a commit, or refuse the commit.
+        """Purge expired records to make room for a commit, or refuse the commit if that is not possible.
 
         Return None if the commit can be tried again.
         """
@@ -104,14 +104,14 @@ class Guards:
 
 
 def guarded_partition(pending: PendingCommit) -> SpacePartition | None:
-    """Return the space and partition whose counter limits this commit, if any."""
+    """Return the space and partition whose counter limits this commit, or None if no guard applies."""
     if pending.guard is None or pending.guard_delta(pending.guard) <= 0:
         return None
     return pending.guard.space, pending.partition
 
 
 def fits_limit(pendings: Sequence[PendingCommit]) -> bool:
-    """Whether the counter whose condition failed admits all of these commits, which have the same guard."""
+    """Return whether the counts that failed the condition leave room for all these commits of one guard."""
     guard, stored = pendings[0].guard, pendings[0].refusing_counter
     if guard is None or stored is None:
         return True
@@ -120,9 +120,9 @@ def fits_limit(pendings: Sequence[PendingCommit]) -> bool:
 
 
 def split_limit(room: int, counts: Mapping[Tag, int], tags: Iterable[Tag]) -> dict[Tag, int]:
-    """Split `room` into a limit for each tag: its last known count, and an equal share of the rest.
+    """Split `room` into a limit for each tag: its last known count plus an equal share of the rest.
 
-    If the counts exceed `room`, they are out of date and ignored.
+    If the known counts exceed `room`, they are out of date and ignored.
     """
     names = sorted(tags)
     if room < 0:

@@ -4,8 +4,8 @@ A counter is an item with an attribute for each tag. It includes expired records
 number of live records is the count minus the expired records that an index returns. `expiries` increases
 whenever an expired record is deleted: if it is the same before and after the index is queried, no record was
 subtracted twice or missed. `revision` increases with every change, so that a repair can detect concurrent
-changes. If a counter is deleted and created again, `revision` starts again. Therefore a counter is deleted
-only if `records`, the sum of its counts, is 0.
+changes. It restarts if a counter is deleted and created again. Therefore a counter is deleted only if
+`records`, the sum of its counts, is 0.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .table import Parameters, Table, backoff
 K = TypeVar("K", bound=Hashable)
 
 ReadItems: TypeAlias = Callable[[list[Key]], Awaitable[Mapping[Key, Item]]]
-"""`Table.get` or `Table.get_transactional`."""
+"""A function that reads items by their keys: `Table.get` or `Table.get_transactional`."""
 
 _COUNT_PREFIX = "count:"
 MAX_READ_ATTEMPTS = 20
-"""Maximum number of attempts to read a counter that changes concurrently."""
+"""Maximum number of attempts to read a counter that other clients change."""
 
 
 class StoredCounter(NamedTuple):
@@ -50,7 +50,7 @@ def decode_counter(item: Item | None) -> StoredCounter:
 
 
 def subtract_expired(counts: Mapping[Tag, int], expired: Iterable[Tag]) -> dict[Tag, int]:
-    """Return the counts of live records.
+    """Return the count of each tag minus the expired records with this tag. Omit tags without live records.
 
     An index that lags may still return expired records that the counter no longer includes.
     """
@@ -61,9 +61,9 @@ def subtract_expired(counts: Mapping[Tag, int], expired: Iterable[Tag]) -> dict[
 async def read_with_expired(
     table: Table, space: Space, partition: str, now: Micros, before: StoredCounter | None = None
 ) -> tuple[StoredCounter, list[ExpiredRecord]]:
-    """Return a partition's counter and the expired records that it includes.
+    """Return a partition's counter, and the expired records that its counts include.
 
-    `before` is the counter, if the caller has just read it.
+    A caller that has just read the counter passes it as `before`.
     """
     before = before or await read_counter(table.get, space, partition)
     for attempts in range(MAX_READ_ATTEMPTS):
@@ -73,7 +73,8 @@ async def read_with_expired(
             return after, expired
         before = after
         await backoff(attempts)
-    raise StorageBusy(f"{table.location.display_name}: too many concurrent writes to the same partition")
+    name = table.location.display_name
+    raise StorageBusy(f"{name}: too many concurrent writes to one partition; try again later")
 
 
 async def read_counter(read: ReadItems, space: Space, partition: str) -> StoredCounter:
@@ -82,13 +83,13 @@ async def read_counter(read: ReadItems, space: Space, partition: str) -> StoredC
 
 
 async def read_counters(read: ReadItems, keys: Mapping[K, Key]) -> dict[K, StoredCounter]:
-    """Return the counter with each of these keys. A counter that does not exist is empty."""
+    """Read the counters with these keys. A counter that does not exist is returned as empty."""
     found = await read(list(keys.values()))
     return {name: decode_counter(found.get(key)) for name, key in keys.items()}
 
 
 async def find_expired(table: Table, space: Space, partition: str, until: Micros) -> list[ExpiredRecord]:
-    """Return the records of a partition that have expired, earliest first."""
+    """Return the records of a partition that expire at or before `until`, earliest first."""
     query: Parameters = {
         "IndexName": EXPIRY,
         "ConsistentRead": True,
@@ -106,7 +107,7 @@ async def find_expired(table: Table, space: Space, partition: str, until: Micros
 
 
 def counter_update(deltas: Mapping[Tag, int], *, expiry: bool = False) -> dict[str, Any]:
-    """Return an update that adds these deltas to a counter."""
+    """Return an update that adds these deltas to a counter and, with `expiry`, increases `expiries`."""
     names = {"#revision": "revision", "#records": "records"}
     values = {":one": {"N": "1"}, ":records": {"N": str(sum(deltas.values()))}}
     parts = ["#revision :one", "#records :records"]
@@ -123,7 +124,7 @@ def counter_update(deltas: Mapping[Tag, int], *, expiry: bool = False) -> dict[s
 
 
 def limit_condition(limits: Mapping[Tag, int]) -> dict[str, Any]:
-    """Return the condition that no count exceeds its limit."""
+    """Return the condition that no count of a counter exceeds the limit for its tag."""
     names, values, parts = dict[str, str](), dict[str, dict[str, str]](), list[str]()
     for n, (tag, limit) in enumerate(limits.items()):
         names[f"#b{n}"], values[f":b{n}"] = f"{_COUNT_PREFIX}{tag}", {"N": str(limit)}
@@ -137,7 +138,7 @@ def limit_condition(limits: Mapping[Tag, int]) -> dict[str, Any]:
 
 
 def revision_condition(revision: int) -> dict[str, Any]:
-    """Return the condition that a counter has not changed since it was read."""
+    """Return the condition that a counter still has this revision, or does not exist if it is 0."""
     if not revision:
         return {"ConditionExpression": "attribute_not_exists(pk)"}
     return {
@@ -148,7 +149,7 @@ def revision_condition(revision: int) -> dict[str, Any]:
 
 
 def empty_condition(revision: int) -> dict[str, Any]:
-    """Return the condition that a counter has not changed since it was read, and is empty."""
+    """Return the condition that a counter still has this revision and is empty."""
     return {
         "ConditionExpression": "#revision = :revision AND #records = :none",
         "ExpressionAttributeNames": {"#revision": "revision", "#records": "records"},

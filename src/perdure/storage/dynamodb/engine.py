@@ -1,4 +1,4 @@
-"""The DynamoDB engine: the seven verbs on one table, shared by any number of processes.
+"""The DynamoDB engine, which stores all records in one table. Any number of processes can share the table.
 
 Reads within a partition return the newest records. Reads across partitions use global indexes and may be
 `lag` seconds out of date. Commits are in `writer`, reads in `reader` and `global_index`.
@@ -35,7 +35,7 @@ from .table import Table
 from .writer import Writer
 
 POLL_SECONDS = 1.0
-"""Seconds between two wake-ups of all watches, because another client may have committed something."""
+"""Seconds between two wake-ups of all watches. DynamoDB does not notify a client of others' commits."""
 
 
 async def open_engine(url: str) -> DynamoEngine:
@@ -61,7 +61,7 @@ async def migrate(url: str) -> None:
 
 
 class DynamoEngine(Engine):
-    """An open table. It belongs to the event loop that opened it."""
+    """An open storage on DynamoDB. Use it only in the event loop that opened it."""
 
     name = "dynamodb"
     lag = 2.0
@@ -129,7 +129,7 @@ class DynamoEngine(Engine):
         self._waker = asyncio.get_running_loop().create_task(self._wake_all()) if is_needed else None
 
     async def _wake_all(self) -> None:
-        """Wake all watches at regular intervals. The reads that follow share requests."""
+        """Wake all watches together at regular intervals, so that the reads that follow share requests."""
         while True:
             await asyncio.sleep(POLL_SECONDS)
             self._watches.wake_all()

@@ -1,6 +1,6 @@
-"""Translates AWS errors into storage errors, by code and type, never by message.
+"""Translates AWS errors into storage errors, by their codes and types, not their messages.
 
-Three questions decide what happens next. Did the server reject the request, so that nothing was done? Was the
+Three questions are answered here. Did the server reject the request, so that nothing was done? Was the
 response lost, so that the outcome is unknown? Can the same request succeed later?
 """
 
@@ -25,12 +25,12 @@ from ..errors import (
 )
 
 DRIVER_ERRORS = (exceptions.ClientError, exceptions.BotoCoreError, ResponseParserError)
-"""The errors that a request can raise: DynamoDB's own, and those of the connection."""
+"""The exceptions that a request can raise, whether DynamoDB or the connection failed."""
 DriverFailure: TypeAlias = exceptions.ClientError | exceptions.BotoCoreError | ResponseParserError
 
 CONDITION_FAILED = "ConditionalCheckFailed"
 NO_REASON = "None"
-"""The code of an item that did not cause the cancellation."""
+"""The reason code of an item that did not cause the cancellation of its transaction."""
 _CONDITION_FAILED_ALONE = "ConditionalCheckFailedException"
 _CANCELED = "TransactionCanceledException"
 _CONFLICT = {"TransactionConflict", "TransactionConflictException", "ReplicatedWriteConflictException"}
@@ -64,7 +64,7 @@ _NO_CREDENTIALS = (
 
 
 class CancellationReason(TypedDict, total=False):
-    """DynamoDB's reason for one item of a cancelled transaction."""
+    """The reason that DynamoDB reports for one item of a cancelled transaction."""
 
     Code: str
     Item: Mapping[str, Mapping[str, str]]
@@ -76,7 +76,7 @@ def error_code(error: DriverFailure) -> str:
 
 
 def cancellation_reasons(error: DriverFailure) -> Sequence[CancellationReason]:
-    """Return DynamoDB's reasons, one for each item of the write, in order."""
+    """Return a reason for each item of a failed write, in order, or an empty sequence for other errors."""
     response = _response(error)
     if error_code(error) == _CONDITION_FAILED_ALONE:
         return [{"Code": CONDITION_FAILED, "Item": response.get("Item", {})}]
@@ -84,18 +84,18 @@ def cancellation_reasons(error: DriverFailure) -> Sequence[CancellationReason]:
 
 
 def is_condition_failed(error: DriverFailure) -> bool:
-    """Whether a condition of the write failed. This is a possible result, not an error."""
+    """Return whether a condition of the write failed, which is an expected result."""
     return any(reason.get("Code") == CONDITION_FAILED for reason in cancellation_reasons(error))
 
 
 def is_contended(error: DriverFailure) -> bool:
-    """Whether a transaction was cancelled only because of conflicts or throttling on some items."""
+    """Return whether a transaction was cancelled only because of conflicts or throttling on some items."""
     codes = {reason.get("Code", NO_REASON) for reason in cancellation_reasons(error)} - {NO_REASON}
     return bool(codes) and codes <= _CONFLICT | _THROTTLED
 
 
 def may_have_been_applied(error: DriverFailure) -> bool:
-    """Whether the request may have been applied although it failed."""
+    """Return whether the request may have been applied although it failed."""
     if isinstance(error, exceptions.ClientError):
         status = _response(error).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         return error_code(error) in _SERVER_ERRORS or status >= 500
@@ -108,7 +108,7 @@ def may_have_been_applied(error: DriverFailure) -> bool:
 
 
 def is_transient(error: DriverFailure) -> bool:
-    """Whether the same request may succeed later."""
+    """Return whether the same request may succeed later."""
     is_rejected = bool(_codes_of(error) & (_CONFLICT | _THROTTLED | _IN_PROGRESS))
     return is_rejected or may_have_been_applied(error) or isinstance(error, exceptions.ConnectionError)
 
@@ -122,9 +122,9 @@ def is_access_denied(error: DriverFailure) -> bool:
 
 
 def as_storage_error(error: DriverFailure, name: str, *, writes: bool, maybe_applied: bool) -> StorageError:
-    """Return the storage error for an error of the driver. The caller sets the cause.
+    """Return the storage error that corresponds to a driver error. The caller sets its cause.
 
-    `maybe_applied` is true if this attempt of a write, or an earlier one, may have been applied.
+    `maybe_applied` is true if this attempt to write, or an earlier one, may have been applied.
     """
     if writes and maybe_applied:
         what = "no response to a write; it may have been applied, so read before writing again"
@@ -138,9 +138,9 @@ def _classify(error: DriverFailure, *, writes: bool) -> tuple[type[StorageError]
     if codes & (_CONFLICT | _IN_PROGRESS):
         return StorageBusy, "conflicting writes to the same items"
     if codes & _FULL:
-        return StorageFull, "the partition has reached DynamoDB's limit of 10 GB"
+        return StorageFull, "a partition has reached DynamoDB's limit of 10 GB; delete records"
     if writes and is_access_denied(error):
-        return StorageReadOnly, "the credentials do not allow writes"
+        return StorageReadOnly, "the AWS credentials do not allow writes; see docs/dynamodb.md for a policy"
     if is_transient(error) or is_bad_credentials(error):
         return StorageUnavailable, "the table is unreachable or throttled"
     return StorageFailed, "DynamoDB failed"

@@ -1,4 +1,4 @@
-"""Verbs across partitions, which merge all shards of a global index.
+"""Reads and purges across all partitions, by merging the shards of a global index.
 
 The global indexes lag behind the table. Therefore the records that they list are read from the table, and a
 record whose sort key has changed is skipped.
@@ -38,10 +38,10 @@ from .table import Parameters, Table
 MIN_READ_SIZE = 8
 """Minimum number of entries in the first read from a shard. Each further read is twice as large."""
 SCAN_SIZE = 1000
-"""Number of entries that are taken at once when all entries are needed."""
+"""Number of entries to take from a scan at a time, if all of its entries are needed."""
 
 _Bound: TypeAlias = tuple[str, dict[str, str]]
-"""A comparison of the sort key, such as `place <`, and the value to compare it with."""
+"""A sort key and an operator, such as `place <`, and the value to compare the key with."""
 
 
 class IndexEntry(NamedTuple):
@@ -50,7 +50,7 @@ class IndexEntry(NamedTuple):
 
 
 class ShardScan:
-    """A scan of one shard, with the entries that were read but not taken yet."""
+    """A scan of one shard of an index. `entries` were read but not yet returned."""
 
     def __init__(self, table: Table, query: Parameters, attribute: str, chunk: int) -> None:
         self.entries: list[IndexEntry] = []
@@ -69,7 +69,7 @@ class ShardScan:
 
 
 class MergedScan:
-    """A scan of all shards of an index, with one query for each. It sorts the entries by an attribute."""
+    """A scan of all shards of an index, with one query for each shard. Entries are sorted by `attribute`."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class MergedScan:
         self._descending = descending
 
     async def take(self, count: int) -> list[IndexEntry]:
-        """Return the next `count` entries. There are fewer only at the end."""
+        """Return the next `count` entries, or fewer at the end of the scan."""
         while True:
             entries = [entry for shard in self._shards for entry in shard.entries]
             entries.sort(key=lambda entry: entry.sort_key, reverse=self._descending)
@@ -98,7 +98,7 @@ class MergedScan:
             await asyncio.gather(*[shard.read() for shard in unread])
 
     def _may_precede(self, shard: ShardScan, last: IndexEntry | None) -> bool:
-        """Whether entries of this shard that have not been read may precede `last`."""
+        """Return whether unread entries of this shard may precede `last`."""
         if last is None or not shard.entries:
             return True
         reached = shard.entries[-1].sort_key
@@ -111,12 +111,12 @@ class MergedScan:
 
 
 def _sort_key_of(value: Mapping[str, str]) -> str:
-    """Return the value of an attribute as text. Numbers are padded, so that they sort in numerical order."""
+    """Return the value of an attribute as a string. Pad numbers, so that they sort in numerical order."""
     return f"{int(value['N']):016}" if "N" in value else value["S"]
 
 
 class GlobalIndexes:
-    """The verbs across all partitions. `on_commit` is called with the addresses of purged records."""
+    """Reads and purges all partitions. Calls `on_commit` with the addresses of purged records."""
 
     def __init__(self, table: Table, reader: Reader, on_commit: Callable[[Iterable[Address]], None]) -> None:
         self._table = table
@@ -176,7 +176,7 @@ class GlobalIndexes:
         except StorageError as error:
             if not purged:
                 raise
-            what = f"{len(purged)} records were purged, perhaps more"
+            what = f"{len(purged)} records were purged, perhaps more, before an error occurred"
             raise OutcomeUnknown(f"{self._table.location.display_name}: {what} ({error})") from error
         purged.sort(key=lambda each: (each.expires_at, each.address))
         return [Purged(*each.address, each.tag) for each in purged]

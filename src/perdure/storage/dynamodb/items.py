@@ -1,15 +1,15 @@
-"""The items of the table: their keys, their attributes, and the sort keys of the indexes.
+"""Defines the items of the table: their keys, their attributes, and the sort keys of the indexes.
 
     pk                          sk         item
     record#SPACE#PARTITION      KEY        a record
     body#ID                     NUMBER     a part of a body that is too large for one item
-    count#SPACE#PARTITION       count      the number of records of each tag in a partition
-    total#SHARD#SPACE           total      the same for all partitions of a shard
+    count#SPACE#PARTITION       count      a counter: the number of records with each tag in a partition
+    total#SHARD#SPACE           total      a total: the same for all partitions of a shard
     format                      format     the version of the stored format
 
-A space is percent-encoded, so that no two names have the same key. A sort key (attributes `place`,
-`tagged_place` and `timer_place`) is text that sorts like the tuple of its parts: numbers have a fixed width,
-and NUL, which no name contains, sorts before any character. Stored data depends on everything in this module.
+Spaces are percent-encoded, so that different names have different keys. A sort key (attributes `place`,
+`tagged_place` and `timer_place`) is a string that sorts like the tuple of its parts: numbers have a fixed
+width, and NUL, which no name contains, sorts before any character. Stored data depends on this whole module.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..shards import shard_of
 Item: TypeAlias = Mapping[str, Mapping[str, str]]
 """An item in the form of DynamoDB's API, such as `{"version": {"N": "1"}}`."""
 SpacePartition: TypeAlias = tuple[Space, str]
-"""A space and a partition. Each such pair has one counter."""
+"""A space and a partition. Each pair has one counter."""
 
 
 class Key(NamedTuple):
@@ -38,21 +38,21 @@ class Key(NamedTuple):
 
 
 FORMAT_VERSION = 1
-"""The version of the stored format. A change that older versions would misread increases it."""
+"""The version of the stored format. Increase it if older versions of perdure would misread new data."""
 FORMAT_KEY = Key("format", "format")
 MAX_INLINE_BODY_BYTES = 380_000
 """Maximum size of a body, or of a body part, in one item. DynamoDB limits the whole item to 400 KB."""
 TIMER_SHARD_COUNT = 8
-"""Number of shards of a lane. `due` queries all of them. Each accepts 1,000 writes a second."""
+"""Number of timer index shards for each lane. `due` queries all. Each accepts 1,000 writes a second."""
 TTL_DELAY: Micros = 7 * 86_400_000_000
-"""Time after the expiry of an item at which DynamoDB itself may delete it."""
+"""Microseconds after the expiry of a record, after which DynamoDB itself may delete its items."""
 
 ORDER_NAME: Mapping[str, str] = {"#order": "order"}
-"""`order` is a reserved word in DynamoDB's expressions."""
+"""A placeholder for `order`, which is a reserved word in DynamoDB's expressions."""
 
 
 class StoredState(NamedTuple):
-    """The fields of a stored record, expired or not, that decide a change."""
+    """The fields of a stored record, live or expired, that determine whether a change is accepted."""
 
     version: int
     order: Micros
@@ -62,7 +62,7 @@ class StoredState(NamedTuple):
     body_parts: int = 0
 
     def state(self, now: Micros) -> RecordState | None:
-        """Return the state that decides a change, or None if the record has expired."""
+        """Return the fields that `decide` compares with a change, or None if the record has expired."""
         return RecordState(self.version, self.order, self.tag) if self.is_live(now) else None
 
     def is_live(self, now: Micros) -> bool:
@@ -70,7 +70,7 @@ class StoredState(NamedTuple):
 
 
 class ExpiredRecord(NamedTuple):
-    """An expired record as an index returns it: the fields that are needed to delete it."""
+    """The fields of an expired record that are needed to delete it. The expiry indexes contain them."""
 
     expires_at: Micros
     address: Address
@@ -99,12 +99,12 @@ def total_key(space: Space, shard: int) -> Key:
 
 
 def part_keys(body_id: str | None, parts: int) -> list[Key]:
-    """Return the keys of a body's parts; none if the body is not split."""
+    """Return the keys of a body's parts, or an empty list if the body is not split."""
     return [] if body_id is None else [Key(f"body#{body_id}", f"{number:02}") for number in range(parts)]
 
 
 def parse_pk(pk: str) -> tuple[Space, str]:
-    """Return the space and partition of a record or a counter."""
+    """Return the space and partition in the partition key of a record or a counter."""
     _, word, partition = pk.split("#", 2)
     return Space(unquote(word)), partition
 
@@ -148,7 +148,7 @@ def expiry_shard(shard: int) -> str:
 
 
 def encode_record(record: Record, body: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[str, str]]:
-    """Return the item of a record. `body` has the body, or the attributes that refer to its parts."""
+    """Return the item of a record. `body` contains the body, or attributes that refer to its parts."""
     shard = shard_of(record.partition)
     position = record.position
     item: dict[str, Mapping[str, str]] = {
@@ -175,7 +175,7 @@ def encode_record(record: Record, body: Mapping[str, Mapping[str, str]]) -> dict
 
 
 def encode_body_part(key: Key, text: str, record: Record) -> dict[str, Mapping[str, str]]:
-    """Return the item of a body part. It names its record, so that orphaned parts can be found."""
+    """Return the item of a body part. It contains the record's key, so that orphaned parts can be found."""
     parent = record_key(record.address)
     return {
         **key.item,
@@ -188,7 +188,7 @@ def encode_body_part(key: Key, text: str, record: Record) -> dict[str, Mapping[s
 
 
 def _ttl_attribute(record: Record) -> dict[str, Mapping[str, str]]:
-    """Return the attribute with the time, in seconds, after which DynamoDB itself may delete the item."""
+    """Return the attribute with the Unix time after which DynamoDB itself may delete the item, if any."""
     if record.expires_at is None:
         return {}
     return {"removed_after": {"N": str((record.expires_at + TTL_DELAY) // 1_000_000)}}
@@ -252,7 +252,7 @@ def address_of(key: Key) -> Address:
 
 
 def _damaged(item: Item, error: KeyError | ValueError) -> Damaged:
-    missing = f"the attribute {error} is missing or has a wrong type"
+    missing = f"the attribute {error} is missing or has the wrong type"
     return Damaged(address_of(item_key(item)), missing if isinstance(error, KeyError) else str(error))
 
 
@@ -264,7 +264,7 @@ def owner_of(item: Item) -> Key:
 
 
 def tag_in(item: Item) -> Tag | None:
-    """Return the tag under which a record is counted, or None if it is damaged."""
+    """Return the tag under which a record is counted, or None if the tag is missing or damaged."""
     return item.get("tag", {}).get("S")
 
 
@@ -284,7 +284,7 @@ def needs_split(body: str) -> bool:
 
 
 def split_body(body: str) -> list[str]:
-    """Split a body into parts that fit in one item each, without splitting a character."""
+    """Split a body into parts that each fit in one item. Never split a character."""
     raw = body.encode()
     parts: list[str] = []
     start = 0

@@ -1,4 +1,4 @@
-"""The URL of a DynamoDB storage: the table and the options."""
+"""Parses the URL of a DynamoDB storage into the table name and the options."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _TABLE = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     endpoint_url: str | None = None
-    """The address of a private endpoint or of a local server, instead of the region's."""
+    """The URL of a private endpoint or a local server. The default is the public endpoint of the region."""
     region_name: str | None = None
     profile_name: str | None = None
-    """The profile in the AWS config files that provides region and credentials."""
+    """The profile in the AWS config files from which region and credentials are read."""
     attempts: Annotated[int, msgspec.Meta(ge=1, le=100)] = 10
-    """Maximum number of attempts of one request."""
+    """Maximum number of times that a request is sent."""
     timeout: Annotated[float, msgspec.Meta(gt=0, le=60)] = 10.0
     """Seconds to wait for a connection or a response."""
     connections: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 64
-    """Maximum number of open connections."""
+    """Maximum number of open connections to DynamoDB."""
 
 
 class Location(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,9 +57,9 @@ def parse_url(url: str) -> Location:
     table = unquote(parts.netloc)
     is_valid = url.startswith("dynamodb://") and _TABLE.fullmatch(table)
     if not is_valid or parts.path.strip("/") or parts.fragment:
-        raise CannotOpen("dynamodb://...", "the URL does not name a table", _URL_HELP)
+        raise CannotOpen("dynamodb://...", "the URL has no valid table name", _URL_HELP)
     shown = f"dynamodb://{table}"
     options = parse_options(parts.query, Options, shown, _OPTIONS_HELP)
     if "@" in (options.endpoint_url or ""):
-        raise CannotOpen(shown, "endpoint_url must not contain a user or password", "remove it")
+        raise CannotOpen(shown, "endpoint_url must not contain a user or password", "remove them")
     return Location(table=table, options=options)

@@ -1,4 +1,4 @@
-"""Deletion of expired records, with their counts and body parts."""
+"""Deletes expired records and the parts of their bodies, and subtracts the records from the counters."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from .table import Table
 from .transaction import Transaction
 
 MAX_PURGED_PER_TRANSACTION = 30
-"""Maximum number of records in a transaction of 100 items. Each may change its own counter and total."""
+"""Maximum number of records that one transaction of 100 items purges. Each may also change two counters."""
 MAX_ATTEMPTS = 20
-"""Maximum number of attempts of a transaction whose records turn out to have changed."""
+"""Maximum number of attempts to purge a batch of records that other clients change."""
 
 
 async def purge_expired(
     table: Table, expired: Iterable[ExpiredRecord], until: Micros
 ) -> AsyncGenerator[Sequence[ExpiredRecord]]:
-    """Delete the records that still exist and are still expired. Yield the deleted ones of each transaction.
+    """Delete these records if they are still expired. Yield the records that each transaction deleted.
 
-    A record may be given twice, because an index can list it twice while its expiry changes.
+    `expired` may contain a record twice, because an index can list it twice while its expiry changes.
     """
     unique = {each.address: each for each in expired}.values()
     neighbours = sorted(unique, key=lambda each: (shard_of(each.address.partition), each.address))
@@ -37,7 +37,7 @@ async def purge_expired(
 
 
 async def delete_body_parts(table: Table, keys: Sequence[Key]) -> None:
-    """Delete body parts that nothing refers to. If that fails, `maintain` deletes them later."""
+    """Delete body parts that no record refers to. If this fails, `maintain` deletes them later."""
     with suppress(StorageError):
         await table.delete(keys)
 
@@ -45,7 +45,7 @@ async def delete_body_parts(table: Table, keys: Sequence[Key]) -> None:
 async def _purge_batch(
     table: Table, expired: Sequence[ExpiredRecord], until: Micros
 ) -> Sequence[ExpiredRecord]:
-    """Delete records in one transaction, and return them. If some have changed, try again without those."""
+    """Delete records in one transaction, and return them. If some no longer qualify, retry without them."""
     left = dict(enumerate(expired))
 
     def on_failure(index: int, item: Item | None) -> None:
@@ -63,4 +63,5 @@ async def _purge_batch(
             transaction.purge(each, until, partial(on_failure, index))
         if await transaction.commit():
             return list(left.values())
-    raise StorageBusy(f"{table.location.display_name}: too many concurrent writes to the expired records")
+    name = table.location.display_name
+    raise StorageBusy(f"{name}: too many concurrent writes to expired records; try again later")

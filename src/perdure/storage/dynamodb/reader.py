@@ -1,7 +1,7 @@
-"""Reads by address and pages of one partition, which always return the newest records.
+"""Reads records by address, or in pages of one partition, and always returns their newest versions.
 
 Concurrent reads share requests. A page is read in two steps: first the keys, from an index that contains
-little else, then the records. A record whose position has changed in the meantime is skipped.
+little else, then the records. A record whose sort key has changed in the meantime is skipped.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from .schema import LISTING, LISTING_OF_TAG
 from .table import MAX_BATCH_GET, RECORD_PROJECTION, Parameters, Table, backoff
 
 MAX_CONCURRENT_BATCHES = 8
-"""Maximum number of concurrent requests. Further reads wait and share the next one."""
+"""Maximum number of concurrent requests. Further reads wait, and share the next request."""
 MAX_BODY_READ_ATTEMPTS = 8
-"""Maximum number of attempts to read a split body that is replaced concurrently."""
+"""Maximum number of attempts to read a split body that other clients replace."""
 
 
 _BODY = ("body", "body_id", "body_parts")
 
 
 class Reader:
-    """Reads records. It belongs to one event loop."""
+    """Reads records. Use it in one event loop only."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -76,8 +76,8 @@ class Reader:
     ) -> None:
         """Add the records with these keys to a page until it is full. Skip those whose sort key has changed.
 
-        The first request reads a hundred records, the following ones as many as are expected to fit.
-        Split bodies are read only if they are needed.
+        The first read has up to 100 records. Each further read has as many as are expected to fit, but at
+        least 100. Split bodies are read only if they are needed.
         """
         left = list(sort_keys)
         size = MAX_BATCH_GET
@@ -99,9 +99,9 @@ class Reader:
     async def records(
         self, keys: Iterable[Key], now: Micros, items: Mapping[Key, Item] | None = None
     ) -> dict[Key, Record | Damaged]:
-        """Return the newest live records with these keys. `items` are their items, if they were just read.
+        """Return the newest live records with these keys. Their `items` may be passed if they were just read.
 
-        The bodies of expired records are not read: some of their parts may be deleted before the record.
+        The bodies of expired records are not read: DynamoDB may delete some of their parts first.
         """
         left = list(dict.fromkeys(keys))
         found: dict[Key, Record | Damaged] = {}
@@ -122,14 +122,14 @@ class Reader:
             await backoff(attempt)
         name = self._table.location.display_name
         raise StorageBusy(
-            f"{name}: the body of {address_of(left[0])} was replaced during each attempt to read it"
+            f"{name}: {address_of(left[0])} was replaced during each attempt to read it; try again later"
         )
 
     async def _damaged(self, items: Mapping[Key, Item], incomplete: Sequence[Key]) -> dict[Key, Damaged]:
-        """Return which of these records, whose bodies were not found, are damaged.
+        """Return those of the incomplete records that are damaged. Parts of their bodies were not found.
 
-        A transactional read returns a record together with its parts. If it returns a different body, the
-        record is not damaged: its body was replaced concurrently.
+        A transactional read returns a record together with its parts. If the record now has a different
+        body, it is not damaged: its body was replaced after the first read.
         """
         damaged: dict[Key, Damaged] = {}
         for key in incomplete:
@@ -158,7 +158,7 @@ class Reader:
         return [{key: found[key] for key in keys if key in found} for keys in requests]
 
     async def _bodies(self, items: Mapping[Key, Item]) -> dict[Key, str]:
-        """Return the bodies of these items, except split bodies of which a part is missing."""
+        """Return the bodies of these items. Omit split bodies with missing parts."""
         bodies = {key: item["body"]["S"] for key, item in items.items() if "S" in item.get("body", {})}
         split = {key: _parts_of(item) for key, item in items.items() if key not in bodies}
         parts = await self._table.get(part for keys in split.values() for part in keys)
@@ -169,7 +169,7 @@ class Reader:
 
 
 def _portions(keys: Iterable[Key], items: Mapping[Key, Item]) -> Iterator[list[Key]]:
-    """Yield these keys in portions whose bodies have about as many bytes as a page."""
+    """Yield these keys in portions. The bodies of each portion are about as large as a page can be."""
     portion: list[Key] = []
     size = 0
     for key in keys:
@@ -183,7 +183,7 @@ def _portions(keys: Iterable[Key], items: Mapping[Key, Item]) -> Iterator[list[K
 
 
 def _parts_of(item: Item) -> list[Key]:
-    """Return the keys of the body's parts; none if the item has no valid reference to them."""
+    """Return the keys of a record's body parts, or an empty list if the item does not refer to any."""
     try:
         return part_keys(item["body_id"]["S"], int(item["body_parts"]["N"]))
     except (KeyError, ValueError):
@@ -217,7 +217,7 @@ def _page_query(request: PageRequest, partition: str) -> Parameters:
 
 
 def _is_current(record: Record, listed: str, request: PageRequest) -> bool:
-    """Whether a record still has the sort key in the index, and is not the one that the page starts after."""
+    """Return whether a record still has the sort key in the index, and is not at `request.after`."""
     position = record.position
     current = sort_key(position) if request.tag is None else tag_sort_key(record.tag, position)
     return current == listed and position != request.after

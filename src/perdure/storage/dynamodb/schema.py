@@ -1,4 +1,4 @@
-"""The table's definition, its creation, and the checks before it is opened."""
+"""Defines the table, creates it, and checks it before it is opened."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _GLOBAL_INDEXES: Mapping[str, tuple[tuple[str, str], Sequence[str]]] = {
     ALL_EXPIRY: (("expiry_shard", "expires_at"), _PURGE_ATTRIBUTES),
 }
 TTL_ATTRIBUTE = "removed_after"
-"""The attribute with the time after which DynamoDB itself deletes an item that was not purged."""
+"""The attribute with the Unix time after which DynamoDB itself deletes an item that was not purged."""
 
 
 def table_definition() -> dict[str, Any]:
-    """Return the parameters of CreateTable, without the table's name."""
+    """Return the parameters of a CreateTable request, except the table's name."""
     indexed = {name for keys, _ in (*_LOCAL_INDEXES.values(), *_GLOBAL_INDEXES.values()) for name in keys}
     return {
         "BillingMode": "PAY_PER_REQUEST",
@@ -68,7 +68,7 @@ def _types(table: Parameters) -> dict[str, str]:
 
 
 def _indexes(table: Parameters) -> dict[str, tuple[object, ...]]:
-    """Return the keys and the projected attributes of each index."""
+    """Return the kind, the keys and the projected attributes of each index, by its name."""
     return {
         index["IndexName"]: (
             kind,
@@ -89,17 +89,14 @@ _USABLE = {"ACTIVE", "UPDATING"}
 
 
 async def check_table(table: Table) -> None:
-    """Raise if the table does not exist, is not a perdure table, or has a different format.
-
-    This normally takes two requests.
-    """
+    """Raise an error if the table does not exist, is not a perdure table, or has a different format."""
     stored = await _describe(table)
     if stored is None:
         remedy = f"run: perdure migrate --url 'dynamodb://{table.name}?...', with the options of this URL"
         reason = "the table does not exist in this account and region"
         raise MissingSchema(table.location.display_name, reason, remedy)
     if stored["TableStatus"] not in _USABLE:
-        reason = f"the table is not ready: its status is {stored['TableStatus']}"
+        reason = f"the table is not ready: its status is {stored['TableStatus']}; try again later"
         raise StorageUnavailable(f"{table.location.display_name}: {reason}")
     _check_shape(table, stored)
     await _check_format(table)
@@ -112,14 +109,14 @@ async def create_table(table: Table) -> None:
     response = await _admin_request(table, "describe_time_to_live", {})
     if response["TimeToLiveDescription"]["TimeToLiveStatus"] == "DISABLED":
         request = {"TimeToLiveSpecification": {"Enabled": True, "AttributeName": TTL_ATTRIBUTE}}
-        # DynamoDB rejects this if another process, or an attempt without a response, has enabled it.
+        # DynamoDB rejects this if another process, or an attempt whose response was lost, has enabled it.
         await _admin_request(table, "update_time_to_live", request, expected_error="ValidationException")
 
 
 async def _create_and_wait(table: Table) -> Parameters:
     """Create the table if it does not exist, and return its description when it is active.
 
-    A table that is being deleted is created again afterwards.
+    If the table is being deleted, wait for that, and then create it again.
     """
     until = asyncio.get_running_loop().time() + MAX_CREATE_SECONDS
     while True:
@@ -133,7 +130,7 @@ async def _create_and_wait(table: Table) -> Parameters:
         if asyncio.get_running_loop().time() >= until:
             status = "missing" if stored is None else stored["TableStatus"]
             reason = f"the table is still {status} after {MAX_CREATE_SECONDS:.0f} seconds"
-            raise CannotOpen(table.location.display_name, reason, "check it in the AWS console")
+            raise CannotOpen(table.location.display_name, reason, "check its status in the AWS console")
         await asyncio.sleep(POLL_SECONDS)
 
 
@@ -148,7 +145,7 @@ def _is_active(stored: Parameters) -> bool:
 
 
 def _check_shape(table: Table, stored: Parameters) -> None:
-    """Raise if the table does not have the expected keys and indexes. Additional indexes are allowed."""
+    """Raise ForeignStorage unless the table has the expected keys and indexes. It may have other indexes."""
     expected = table_definition()
     is_same = (
         stored["KeySchema"] == expected["KeySchema"]
@@ -157,11 +154,11 @@ def _check_shape(table: Table, stored: Parameters) -> None:
     )
     if not is_same:
         reason = "the keys or indexes are not those of a perdure table"
-        raise ForeignStorage(table.location.display_name, reason, "use another table")
+        raise ForeignStorage(table.location.display_name, reason, "use another table name")
 
 
 async def _check_format(table: Table) -> None:
-    """Raise if the table has a different format. Store the format in a table that is empty."""
+    """Store the format version if the table is empty. Raise an error if the table has a different one."""
     found = await _format(table)
     if found is None:
         if await _is_empty(table):
@@ -173,14 +170,14 @@ async def _check_format(table: Table) -> None:
         found = await _format(table)  # another process may have stored it first
     if found is None or found < FORMAT_VERSION:
         reason = "the table has the format of an earlier development version of perdure"
-        raise CannotOpen(table.location.display_name, reason, "use another table, or delete this one")
+        raise CannotOpen(table.location.display_name, reason, "use another table name, or delete the table")
     if found > FORMAT_VERSION:
         reason = f"its format is {found}, but this version of perdure supports only {FORMAT_VERSION}"
         raise NewerSchema(table.location.display_name, reason, "upgrade perdure")
 
 
 async def _format(table: Table) -> int | None:
-    """Return the stored format, or None if there is none."""
+    """Return the stored format version, or None if none is stored."""
     request = {"Key": FORMAT_KEY.item, "ConsistentRead": True}
     response = await _admin_request(table, "get_item", request)
     return int_attribute(response.get("Item", {}), "number")
@@ -205,13 +202,13 @@ async def _admin_request(
 
 
 def _open_error(table: Table, error: DriverFailure) -> CannotOpen | None:
-    """Return an error that says what to do, or None if that is unknown."""
+    """Return an error with a remedy, or None if no remedy is known."""
     name = table.location.display_name
     if is_bad_credentials(error):
-        remedy = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile_name, or a role of this machine"
+        remedy = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or profile_name, or attach an IAM role"
         return CannotOpen(name, f"AWS credentials are missing or invalid ({error})", remedy)
     if is_access_denied(error):
-        return CannotOpen(name, f"access denied ({error})", "see docs/dynamodb.md for a policy")
+        return CannotOpen(name, f"access denied ({error})", "see docs/dynamodb.md for a suitable policy")
     if error_code(error) == "ValidationException":
-        return CannotOpen(name, str(error), "check the name of the table")
+        return CannotOpen(name, str(error), "check the table name")
     return None

@@ -1,11 +1,11 @@
-"""Sends requests to DynamoDB. They are signed here, because the driver takes much longer to sign them.
+"""Sends requests to DynamoDB. They are signed here, because the driver (aiobotocore) is much slower at it.
 
-The driver sends the first request of each operation. Its address, headers and signature scope are the signing
-context of the following requests, which are encoded, signed and decoded here and sent by the driver's own
-HTTP session: connections, timeouts, certificates, proxies and connection errors are the driver's.
+The driver sends the first request of each operation. The URL, headers and signature scope of that request
+become the signing context of later requests, which are encoded, signed and decoded here. The driver's own
+HTTP session sends them, and handles connections, timeouts, certificates and proxies.
 
-A signing context is used only if it reproduces the driver's own signature byte for byte, and only with the
-credentials of that request. All other requests are left to the driver.
+A signing context is used only if it reproduces the driver's own signature byte for byte, and only while the
+credentials are the same. The driver signs and sends all other requests.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from types_aiobotocore_dynamodb.client import DynamoDBClient
 
 MAX_UNSTREAMED_BYTES = 2**20
-"""Maximum size of a body that is sent in one piece; the HTTP library warns about larger ones."""
+"""Maximum size of a request body that is sent in one piece. The HTTP library warns about larger ones."""
 TOTAL_TIMEOUT_FACTOR = 4
-"""A whole request may take this many times the driver's timeout, which limits each of its steps."""
+"""Maximum duration of a whole request, as a multiple of the driver's timeout for each of its steps."""
 _JSON = "application/x-amz-json-1.0"
 _SHARED_HEADERS = {"amz-sdk-request", "content-type", "user-agent", "x-amz-target"}
-"""Headers that all requests of an operation share."""
+"""Headers that are the same in all requests of an operation."""
 _REQUEST_HEADERS = {
     "amz-sdk-invocation-id",
     "authorization",
@@ -47,7 +47,7 @@ _REQUEST_HEADERS = {
     "x-amz-date",
     "x-amz-security-token",
 }
-"""Headers that are different in each request. They are computed again, or left out."""
+"""Headers that differ in each request. They are computed for each request, or omitted."""
 _AUTHORIZATION = re.compile(
     r"AWS4-HMAC-SHA256 Credential=[^/]+/\d{8}/([^/]+/[^/]+)/aws4_request, "
     r"SignedHeaders=([^,]+), Signature=[0-9a-f]+"
@@ -55,7 +55,7 @@ _AUTHORIZATION = re.compile(
 
 
 class FrozenCredentials(Protocol):
-    """Credentials at one point in time."""
+    """AWS credentials as they are at one point in time."""
 
     @property
     def access_key(self) -> str: ...
@@ -66,18 +66,20 @@ class FrozenCredentials(Protocol):
 
 
 class Credentials(Protocol):
-    """The driver's credentials, which may be renewed."""
+    """The driver's AWS credentials, which it may renew."""
 
     async def get_frozen_credentials(self) -> FrozenCredentials: ...
 
 
 class SigningContext:
-    """The address and headers of one operation, and credentials for AWS Signature Version 4."""
+    """Signs the requests of one operation with AWS Signature Version 4."""
 
     def __init__(
         self, url: str, same: Mapping[str, str], keys: FrozenCredentials, scope: str, signed: str
     ) -> None:
-        """`scope` is the region and the service; `signed` is the names of the signed headers, in order."""
+        """Create a context from the URL, the shared headers (`same`), the credentials, the signature scope
+        (region and service) and the names of the signed headers.
+        """
         self.url = url
         self.keys = keys
         self._same = dict(same)
@@ -97,7 +99,7 @@ class SigningContext:
         return self._same["x-amz-target"].rpartition(".")[2]
 
     def headers(self, body: bytes, stamp: str) -> dict[str, str]:
-        """Return the headers of a request that is sent at this time, such as 20261116T060647Z."""
+        """Return the headers, with signature, of a request at the time `stamp`, such as 20261116T060647Z."""
         day = stamp[:8]
         if day != self._day:
             self._day, self._key = day, self._key_of(day)
@@ -117,7 +119,7 @@ class SigningContext:
 
 
 def _host(url: str) -> str:
-    """Return the Host header: with the port, unless it is the default one."""
+    """Return the Host header for a URL. It contains the port, unless that is the default."""
     parts = urlsplit(url)
     name = parts.netloc.lower().rpartition("@")[2]
     usual = {"http": ":80", "https": ":443"}.get(parts.scheme, "")
@@ -125,12 +127,12 @@ def _host(url: str) -> str:
 
 
 def _canonical_lines(headers: Mapping[str, str], names: str) -> str:
-    """Return headers in their canonical form."""
+    """Return the headers with these names, in the canonical form that is signed."""
     return "".join(f"{name}:{' '.join(headers.get(name, '').split())}\n" for name in names.split(";") if name)
 
 
 def signing_context_from(request: AWSPreparedRequest, keys: FrozenCredentials) -> SigningContext | None:
-    """Return the context of a request that the driver has signed, or None if it cannot be reproduced."""
+    """Return a context from a request that the driver signed, or None if it yields another signature."""
     given = cast("Any", request)
     headers = {name.lower(): _text(value) for name, value in given.headers.items()}
     found = _AUTHORIZATION.fullmatch(headers.get("authorization", ""))
@@ -154,7 +156,7 @@ def _text(value: str | bytes) -> str:
 
 
 class ObservedHttpSession(AIOHTTPSession):
-    """The driver's HTTP session, with a sender that observes the driver's requests."""
+    """The driver's HTTP session, which passes each of the driver's requests to `Sender.observe` first."""
 
     sender: Sender
 
@@ -168,7 +170,7 @@ class ObservedHttpSession(AIOHTTPSession):
         return await self.forward(request)
 
     async def forward(self, request: AWSPreparedRequest) -> Any:  # noqa: ANN401
-        """Send a request and check the response's checksum, which the driver checks only if it retries.
+        """Send a request, and check the checksum of the response. The driver does so only if it retries.
 
         A large request is sent in chunks, so that it does not block the event loop.
         """
@@ -187,7 +189,7 @@ class ObservedHttpSession(AIOHTTPSession):
 
 
 class Sender:
-    """Sends the requests of one client. It belongs to one event loop."""
+    """Sends the requests of one DynamoDB client. Use it in one event loop only."""
 
     http: ObservedHttpSession
 
@@ -198,18 +200,18 @@ class Sender:
 
     @property
     def http_session_cls(self) -> type[ObservedHttpSession]:
-        """The class of the HTTP session, for the configuration of the client."""
+        """The HTTP session class to set in the client's configuration."""
         return type("SenderHttpSession", (ObservedHttpSession,), {"sender": self})
 
     def start(self, db: DynamoDBClient, credentials: Credentials | None) -> None:
-        """Set the client and the credentials of its session."""
+        """Set the client, and the credentials with which its requests are signed."""
         self._db = db
         self._credentials = credentials
 
     async def send(self, operation: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a request like the client's method of this name. Return the response without ResponseMetadata.
+        """Send a request like the client's method `operation`. Return the response without ResponseMetadata.
 
-        The errors are those of the client. Binary values can be sent, but are returned in base 64.
+        Raise the same errors as the client. Binary values can be sent, but may be returned in base64.
         """
         name: str = self._db.meta.method_to_api_mapping[operation]
         context = self._contexts.get(name)
@@ -224,7 +226,7 @@ class Sender:
         return self._read(name, response, await response.content)
 
     async def observe(self, request: AWSPreparedRequest) -> None:
-        """Derive a signing context from a request that the driver is about to send."""
+        """Derive a signing context from a request that the driver has signed and is about to send."""
         if self._credentials is None:
             return
         context = signing_context_from(request, await self._credentials.get_frozen_credentials())
@@ -245,7 +247,7 @@ class Sender:
             raise ResponseParserError(f"the response is not valid JSON: {error}") from error
 
     def _error(self, name: str, response: Any, body: bytes) -> ClientError:  # noqa: ANN401
-        """Return the error that the driver would raise, according to its service model."""
+        """Return the error that the driver would raise for this response."""
         model = self._db.meta.service_model
         parser = cast("Any", create_parser)(model.resolved_protocol)
         raw = {

@@ -1,8 +1,8 @@
 """Sends requests to the table, and retries them if that is safe.
 
 The driver's own retries are disabled. A request is retried if it is a read, if the server rejected it
-temporarily, or if it is a write that can detect that it was applied before. Items are plain mappings: the
-driver's types are not used outside this module.
+temporarily, or if it is a write that can detect whether it was already applied. Requests and items are
+plain mappings in the format of DynamoDB's API.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from .location import Location
 from .signed_requests import Sender
 
 Parameters: TypeAlias = Mapping[str, Any]
-"""Parameters of a request, named as in DynamoDB's API."""
+"""The parameters of a request, with the names that DynamoDB's API uses."""
 ListOperation: TypeAlias = Literal["query", "scan"]
 Write: TypeAlias = tuple[str, Parameters]
-"""An action of a transaction, such as Put, and its parameters without the name of the table."""
+"""An action of a transaction, such as `Put`, and its parameters except the table's name."""
 
 _STATE_ATTRIBUTES = "pk, sk, #order, version, tag, expires_at, body_id, body_parts"
 ALL_ATTRIBUTES: Parameters = {}
@@ -47,12 +47,12 @@ RECORD_PROJECTION: Parameters = {
     "ProjectionExpression": f"{_STATE_ATTRIBUTES}, lane, wake_at, body",
     "ExpressionAttributeNames": ORDER_NAME,
 }
-"""The attributes of a record, without the sort keys of the indexes."""
+"""Parameters that select the attributes of a record, except those that only the indexes need."""
 STATE_PROJECTION: Parameters = {
     "ProjectionExpression": _STATE_ATTRIBUTES,
     "ExpressionAttributeNames": ORDER_NAME,
 }
-"""The attributes that decide a change."""
+"""Parameters that select the attributes that determine whether a change is accepted."""
 RETURN_EXISTING_ITEM: Parameters = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
 """Parameters that make DynamoDB return the stored item if a condition fails."""
 MAX_BATCH_GET = 100
@@ -60,43 +60,43 @@ MAX_BATCH_GET = 100
 MAX_BATCH_WRITE = 25
 """DynamoDB's limit on the number of keys in one BatchWriteItem."""
 MAX_RETRY_SECONDS = 480.0
-"""Seconds after which a request is not retried. DynamoDB remembers a transaction's token for 10 minutes."""
+"""Seconds after which retries stop. DynamoDB recognizes a retried transaction only within 10 minutes."""
 _MIN_BACKOFF = 0.02
 _MAX_BACKOFF = 1.0
 
 
 @cache
 def _service_models() -> Loader:
-    """Return the driver's loader of service models, which are otherwise loaded again for each client."""
+    """Return a loader of the driver's service models, shared so that they are not loaded for each client."""
     return Loader()
 
 
 class ConditionFailed(Exception):
-    """Raised when a condition of a write failed. Nothing was written.
+    """Raised when a condition of a write failed. Nothing was written by this attempt.
 
-    There is a reason for each item. `maybe_applied` is true if an earlier attempt got no response: the stored
-    items may then be the result of this same write.
+    `reasons` has a reason for each item. `maybe_applied` is true if an earlier attempt got no response: the
+    stored items may then be the result of this same write.
     """
 
     def __init__(self, reasons: Sequence[CancellationReason], *, maybe_applied: bool) -> None:
-        super().__init__("a condition of a write was not met")
+        super().__init__("a condition of a write failed")
         self.reasons = reasons
         self.maybe_applied = maybe_applied
 
 
 class Contended(Exception):
-    """Raised when a transaction was cancelled because some of its items are in conflict or throttled.
+    """Raised when a transaction was cancelled because of conflicts or throttling on some of its items.
 
-    There is a reason for each item. Nothing was written, and the transaction can be tried again.
+    `reasons` has a reason for each item. Nothing was written, and the transaction can be tried again.
     """
 
     def __init__(self, reasons: Sequence[CancellationReason]) -> None:
-        super().__init__("items of a transaction are contended")
+        super().__init__("a transaction was cancelled by conflicts or throttling")
         self.reasons = reasons
 
 
 class Table:
-    """A client of one table. It belongs to one event loop."""
+    """Sends requests to one table. Use it in one event loop only."""
 
     def __init__(self, location: Location) -> None:
         self.location = location
@@ -105,7 +105,7 @@ class Table:
         self._sender = Sender()
 
     async def connect(self) -> None:
-        """Create the client, which determines region and credentials. Nothing is sent to the table."""
+        """Create the client and find the region and the credentials. Send nothing to the table."""
         options = self.location.options
         try:
             config = AioConfig(
@@ -132,7 +132,7 @@ class Table:
     # Reading
 
     async def get(self, keys: Iterable[Key], projection: Parameters = ALL_ATTRIBUTES) -> dict[Key, Item]:
-        """Return the newest item with each of these distinct keys. Items that do not exist are absent."""
+        """Return the newest versions of the items with these distinct keys. Omit items that do not exist."""
         found: dict[Key, Item] = {}
         for batch in batched(list(keys), MAX_BATCH_GET):
             remaining: Parameters = {
@@ -151,7 +151,7 @@ class Table:
         return found
 
     async def get_transactional(self, keys: Sequence[Key]) -> dict[Key, Item]:
-        """Return the items with up to 100 keys as of one point in time.
+        """Return the items with these keys (at most 100) as they are at one point in time.
 
         The result includes every transaction that an earlier read has seen.
         """
@@ -168,7 +168,7 @@ class Table:
         return response["Items"], response.get("LastEvaluatedKey")
 
     async def read_all(self, operation: ListOperation, request: Parameters) -> AsyncGenerator[Item]:
-        """Yield the items of a query or a scan."""
+        """Yield all items of a query or a scan."""
         start: Item | None = None
         while True:
             from_key: Parameters = {} if start is None else {"ExclusiveStartKey": start}
@@ -181,21 +181,21 @@ class Table:
     # Writing
 
     async def put(self, item: Item, condition: Parameters) -> None:
-        """Write one item, or raise ConditionFailed."""
+        """Write one item. Raise ConditionFailed if the condition fails."""
         request = {"TableName": self.name, "Item": item, **condition, **RETURN_EXISTING_ITEM}
         await self.send("put_item", request, writes=True)
 
     async def transact(self, writes: Sequence[Write], *, is_shared: bool = False) -> None:
-        """Write all items or none. DynamoDB recognizes a retry by its token and applies it only once.
+        """Write all items or none. DynamoDB recognizes a retry by its token and applies the write only once.
 
-        With `is_shared`, raise Contended instead of retrying if conflicts on some of the items prevented it.
+        With `is_shared`, raise Contended instead of retrying after conflicts or throttling on some items.
         """
         items = [{action: {"TableName": self.name, **parameters}} for action, parameters in writes]
         request = {"TransactItems": items, "ClientRequestToken": str(uuid4())}
         await self.send("transact_write_items", request, writes=True, is_shared=is_shared)
 
     async def delete(self, keys: Sequence[Key]) -> None:
-        """Delete items that nothing refers to. This is idempotent."""
+        """Delete the items with these keys. Keys of items that do not exist are ignored."""
         for batch in batched(keys, MAX_BATCH_WRITE):
             remaining: Parameters = {self.name: [{"DeleteRequest": {"Key": key.item}} for key in batch]}
             idle = 0
@@ -210,7 +210,7 @@ class Table:
     async def send(
         self, operation: str, request: Parameters, *, writes: bool = False, is_shared: bool = False
     ) -> dict[str, Any]:
-        """Send a request, retry it if that is safe, and return the response."""
+        """Send a request and return the response. Retry the request if that is safe."""
         maybe_applied = False
         attempts = 0
         until = asyncio.get_running_loop().time() + MAX_RETRY_SECONDS
@@ -231,13 +231,13 @@ class Table:
             await backoff(attempts)
 
     async def _back_off_unprocessed(self, idle: int) -> None:
-        """Wait before requesting the rest of a batch, after this many requests without a result."""
+        """Wait before requesting the rest of a batch. Raise StorageUnavailable if there is no progress."""
         if idle >= self.location.options.attempts:
-            raise StorageUnavailable(f"{self.location.display_name}: the table is unreachable or throttled")
+            raise StorageUnavailable(f"{self.location.display_name}: requests to the table are throttled")
         if idle:
             await backoff(idle)
 
 
 async def backoff(attempts: int) -> None:
-    """Sleep for a random time that grows with each attempt, so that clients do not retry together."""
+    """Sleep for a random time, longer after more attempts, so that clients do not retry simultaneously."""
     await asyncio.sleep(uniform(0, min(_MAX_BACKOFF, _MIN_BACKOFF * 2**attempts)))

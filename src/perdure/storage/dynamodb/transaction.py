@@ -1,11 +1,11 @@
-"""A transaction that several commits share, and a commit that is not written yet.
+"""Transactions, which several commits can share, and pending commits, which are not written yet.
 
-A transaction adds up the changes of each counter, so that it writes each counter only once. If the condition
+A transaction adds up the changes to each counter, so that it writes each counter only once. If the condition
 on an item fails, a callback receives the stored item.
 
 A pending commit starts with the state that its writer expects: the address of a new record is free, and an
 existing record has not changed since it was read. If that is true, DynamoDB accepts the commit in one
-request. Otherwise it returns the stored items, and the commit is decided again with those.
+request. Otherwise it returns the stored items, and the commit is decided again based on those.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ from .items import (
 from .table import RETURN_EXISTING_ITEM, ConditionFailed, Parameters, Table, Write
 
 OnConditionFailed: TypeAlias = Callable[[Item | None], None]
-"""A function that is called with the stored item if the condition on it failed."""
+"""A function that is called with the stored item, or None, if the condition on the item failed."""
 
 _NOT_EXPIRED = "(attribute_not_exists(expires_at) OR expires_at > :now)"
 CLOCK_SKEW_MARGIN: Micros = 60_000_000
-"""If a record expires within this time, it may already have expired for a client whose clock is ahead."""
+"""Microseconds by which the clock of another client may be ahead, so that it treats records as expired."""
 
 
 class Transaction:
@@ -85,7 +85,7 @@ class Transaction:
         self._add("Put", {"Item": encode_record(record, body), **condition}, on_failure)
 
     def purge(self, expired: ExpiredRecord, until: Micros, on_failure: OnConditionFailed) -> None:
-        """Delete an expired record and subtract it from its counters."""
+        """Add the deletion of an expired record, and subtract the record from its counters."""
         values = {":until": {"N": str(until)}, ":tag": {"S": expired.tag}}
         expression = f"expires_at <= :until AND tag = :tag AND {_body_condition(expired.body_id, values)}"
         condition = {"ConditionExpression": expression, "ExpressionAttributeValues": values}
@@ -96,19 +96,19 @@ class Transaction:
         self._add("Delete", {"Key": record_key(address).item, **condition}, on_failure)
 
     def check(self, address: Address, condition: Parameters, on_failure: OnConditionFailed) -> None:
-        """Require that a condition on a record holds, without writing the record."""
+        """Require that a record meets a condition, without writing the record."""
         self._add("ConditionCheck", {"Key": record_key(address).item, **condition}, on_failure)
 
     def add_count(self, space: Space, partition: str, tag: Tag, delta: int) -> None:
         self._deltas[space, partition][tag] += delta
 
     def uncount_expired(self, address: Address, tag: Tag) -> None:
-        """Subtract an expired record that is deleted or overwritten from its counters."""
+        """Subtract an expired record, which this transaction deletes or overwrites, from its counters."""
         self.add_count(address.space, address.partition, tag, -1)
         self._expiries.add((address.space, address.partition))
 
     def note_near_expiry(self, record: Record, now: Micros) -> None:
-        """Increase `expiries` if the record may already have expired for a client whose clock is ahead."""
+        """Increase `expiries` if a client whose clock is ahead may already treat the record as expired."""
         if record.expires_at is not None and record.expires_at <= now + CLOCK_SKEW_MARGIN:
             self._expiries.add((record.space, record.partition))
 
@@ -123,25 +123,25 @@ class Transaction:
         self._counter_conditions[space, partition] = condition, on_failure
 
     async def commit(self, *, is_shared: bool = False) -> bool:
-        """Write the items. Return False if a condition failed; the callbacks have received the stored items.
+        """Write the items. If a condition fails, pass the stored items to the callbacks and return False.
 
-        With `is_shared`, raise Contended if conflicts on some of the items prevented the write.
+        With `is_shared`, raise Contended if conflicts or throttling on some items prevented the write.
         """
         self._add_counters()
         try:
             await self._table.transact(self._writes, is_shared=is_shared)
         except ConditionFailed as refused:
             if refused.maybe_applied:
-                # DynamoDB may have forgotten the token, so the stored items may be from this write.
+                # DynamoDB may have forgotten the token, so the stored items may be from this same write.
                 name = self._table.location.display_name
-                reason = "no response to a write, and its repetition was refused"
+                reason = "a write got no response, and its retry was refused; read before writing again"
                 raise OutcomeUnknown(f"{name}: {reason}") from refused
             await self._report_failures(refused.reasons)
             return False
         return True
 
     def named_by(self, reasons: Sequence[CancellationReason]) -> set[Key]:
-        """Return the keys of the items that these reasons concern; for a body part, the key of its record."""
+        """Return the keys of the items that have a reason. For a body part, return the key of its record."""
         return {
             owner_of(_key_or_item(write))
             for write, reason in zip(self._writes, reasons, strict=False)
@@ -149,9 +149,9 @@ class Transaction:
         }
 
     async def _report_failures(self, reasons: Sequence[CancellationReason]) -> None:
-        """Call the callbacks with the stored items.
+        """Pass the stored items to the callbacks.
 
-        Items that DynamoDB has not checked because of a conflict are read.
+        If DynamoDB did not check an item because of a conflict, read the item first.
         """
         unchecked: dict[Key, OnConditionFailed] = {}
         for write, on_failure, reason in zip(self._writes, self._failure_callbacks, reasons, strict=True):
@@ -167,7 +167,7 @@ class Transaction:
             on_failure(found.get(key))
 
     def _put_parts(self, record: Record) -> Mapping[str, Mapping[str, str]]:
-        """Write the parts of a large body, and return the attributes that refer to them."""
+        """Add the parts of a large body, and return the attributes that refer to them."""
         body_id, texts = uuid4().hex, split_body(record.body)
         for key, text in zip(part_keys(body_id, len(texts)), texts, strict=True):
             self._add("Put", {"Item": encode_body_part(key, text, record)}, None)
@@ -206,9 +206,9 @@ def _key_or_item(write: Write) -> Item:
 
 
 def record_condition(stored: StoredState | None, now: Micros) -> dict[str, Any]:
-    """Return the condition that exactly this state is stored; if it is None, that there is no record.
+    """Return the condition that exactly this state is stored or, if it is None, that no record is stored.
 
-    The stored record must be live at `now` if this state is, and expired if this state is.
+    If this state is live at `now`, the stored record must be live; otherwise it must have expired.
     """
     if stored is None:
         return {"ConditionExpression": "attribute_not_exists(pk)"}
@@ -231,7 +231,7 @@ def record_condition(stored: StoredState | None, now: Micros) -> dict[str, Any]:
 
 
 def _body_condition(body_id: str | None, values: dict[str, dict[str, str]]) -> str:
-    """Return the condition on the split body of a record, and add its value to `values`."""
+    """Return the condition that a record has this split body, or none. Add the id to `values`."""
     if body_id is None:
         return "attribute_not_exists(body_id)"
     values[":body_id"] = {"S": body_id}
@@ -247,11 +247,11 @@ class PendingCommit:
         self.now = now
         self.attempts = 0
         self.contended = 0
-        """How often a transaction was cancelled by conflicts that concern all commits in it."""
+        """The number of times that a transaction was cancelled because all of its commits had conflicts."""
         self.refusing_counter: StoredCounter | None = None
-        """The guarded counter as it was stored when the guard's condition failed."""
+        """The counter that was stored when the guard's condition failed. None if it did not fail."""
         self.stored = [_expected_state(change) for change in changes]
-        """The state that is expected, or was found, at the address of each change."""
+        """For each change, the state that is expected at its address or, after a failure, was found there."""
 
     @property
     def partition(self) -> str:
@@ -262,7 +262,7 @@ class PendingCommit:
         return [change.address for change in self.changes]
 
     def keys(self) -> set[Key]:
-        """Return the keys of the items that this commit writes or checks, without body parts."""
+        """Return the keys of the items that this commit writes or checks, except body parts."""
         accepted = zip(self.changes, self.accepted_results(), strict=True)
         changed = {space for change, result in accepted for space, _, _ in tag_deltas(change, result)}
         counted = {address.space for address in self.addresses}
@@ -276,7 +276,7 @@ class PendingCommit:
 
     @property
     def removes_split_body(self) -> bool:
-        """Whether a change replaces or deletes a split body. The keys of its parts must then be read."""
+        """Whether a change replaces or deletes a split body, so that the keys of its parts must be read."""
         befores = map(record_before, self.changes)
         return any(before is not None and needs_split(before.body) for before in befores)
 
@@ -290,11 +290,11 @@ class PendingCommit:
         )
 
     def accepted_results(self) -> tuple[Accepted | Kept, ...]:
-        """Return the results of all changes, or an empty tuple if one of them is refused."""
+        """Return the results of all changes, or an empty tuple if a change is refused."""
         return accepted_results(self.results()) or ()
 
     def result_without_write(self) -> Committed | Refused | None:
-        """Return the result if there is nothing to write: a change is refused, or all records are kept."""
+        """Return the result if nothing is to be written: a change is refused, or all records are kept."""
         results = self.results()
         kept = accepted_results(results)
         if kept is None:
@@ -302,11 +302,11 @@ class PendingCommit:
         return Committed(kept) if all(isinstance(result, Kept) for result in kept) else None
 
     def guard_delta(self, guard: Guard | None) -> int:
-        """Return by how much this commit raises the count that a guard limits."""
+        """Return the number that this commit adds to the count that a guard limits."""
         return 0 if guard is None else guard_delta(guard, self.changes, self.accepted_results(), self.now)
 
     def add_to(self, transaction: Transaction) -> None:
-        """Add the writes of this commit to a transaction, on condition that its expected state is stored."""
+        """Add the writes of this commit to a transaction, with conditions that require the expected state."""
         accepted = zip(self.changes, self.stored, self.accepted_results(), strict=True)
         for index, (change, stored, result) in enumerate(accepted):
             on_failure = partial(self.set_stored, index)
@@ -328,7 +328,7 @@ class PendingCommit:
                 transaction.add_count(space, self.partition, tag, delta)
 
     def obsolete_parts(self) -> list[Key]:
-        """Return the keys of the body parts that nothing refers to after this commit."""
+        """Return the keys of the body parts that no record refers to after this commit."""
         return [
             key
             for stored, result in zip(self.stored, self.accepted_results(), strict=True)
@@ -338,7 +338,7 @@ class PendingCommit:
 
 
 def _expected_state(change: Change) -> StoredState | None:
-    """Return the state that the writer expects. It has no expiry: DynamoDB checks the stored one."""
+    """Return the state that the writer expects. Its expiry is not set: DynamoDB checks the stored expiry."""
     before = record_before(change)
     if before is None:
         return None

@@ -1,7 +1,7 @@
-"""Commits: one conditional write if one item is enough, otherwise a transaction that several commits share.
+"""Writes commits: as one conditional write if only one item changes, otherwise in a transaction.
 
 Each commit belongs to one of several queues. A queue writes one transaction at a time, so commits of one
-process to the same partition never conflict. Commits that arrive in the meantime share the next transaction.
+process to the same partition never conflict. Commits that arrive meanwhile share the next transaction.
 If a transaction is refused, each of its commits is decided again with the stored state: it is refused, or
 tried again. If a transaction is cancelled by conflicts on some of its items, the commits that do not use
 these items are written without the others: conflicts in one partition never make commits to another fail.
@@ -25,25 +25,25 @@ from .table import STATE_PROJECTION, ConditionFailed, Contended, Table, backoff
 from .transaction import PendingCommit, Transaction, record_condition
 
 QUEUE_COUNT = 16
-"""Number of concurrent transactions. With more of them, fewer commits share one."""
+"""Number of queues, each with one transaction at a time. With more queues, fewer commits share one."""
 MAX_TRANSACTION_ITEMS = 100
-"""DynamoDB's limit on the items of a transaction, which is also the maximum weight of its commits."""
+"""DynamoDB's limit on the items in a transaction. It is also the maximum total weight of its commits."""
 BYTES_PER_WEIGHT = 40_000
-"""A hundredth of the 4 MB that DynamoDB allows in one transaction."""
+"""Bytes that count as a weight of 1: a hundredth of the 4 MB that DynamoDB allows in a transaction."""
 MAX_ITEM_OVERHEAD_BYTES = 4_000
-"""Maximum size of an item without its body."""
+"""Maximum size of an item in bytes, not counting its body."""
 MAX_ATTEMPTS = 20
-"""Maximum number of attempts of a commit whose expected state turns out to have changed."""
+"""Maximum number of attempts to write a commit whose records other clients change."""
 
 _BATCH_ERRORS = (OutcomeUnknown, StorageBusy, StorageUnavailable)
-"""Errors of a transaction after which its commits are not tried again one by one."""
+"""Errors that all commits of a transaction raise. After other errors, each commit is tried alone."""
 
 _Result: TypeAlias = Committed | Refused | Exception
 _Group: TypeAlias = list[PendingCommit]
 
 
 class Writer:
-    """Writes commits, and calls `on_commit` for each that was written. It belongs to one event loop."""
+    """Writes commits, and passes their addresses to `on_commit`. Use it in one event loop only."""
 
     def __init__(self, table: Table, on_commit: Callable[[Iterable[Address]], None]) -> None:
         self._table = table
@@ -69,9 +69,9 @@ class Writer:
             await queue.close()
 
     async def _replace_single(self, pending: PendingCommit, change: Change) -> Committed | Refused | None:
-        """Write a replacement that changes no counter as one item. Return None if it needs a transaction.
+        """Write a replace that changes no counter as a single item. Return None if it needs a transaction.
 
-        A retry after a lost response may find the result of its own first attempt, which it recognizes by a
+        A retry after a lost response may find the result of its own first attempt. It recognizes this by a
         random token in the item.
         """
         if not isinstance(change, Replace) or change.before.tag != change.after.tag:
@@ -89,7 +89,7 @@ class Writer:
                 return pending.result_without_write()
             if stored.get("written_as") != token:
                 name = self._table.location.display_name
-                reason = "no response to a write, and the record has changed since"
+                reason = "a write got no response, and the record has changed; read before writing again"
                 raise OutcomeUnknown(f"{name}: {reason}") from refused
         return self._mark_committed(pending)
 
@@ -115,9 +115,9 @@ class Writer:
         return [results[pending] for pending in group]
 
     async def _try_transaction(self, batch: _Group, results: dict[PendingCommit, _Result]) -> list[_Group]:
-        """Write these commits in one transaction, and add their results.
+        """Write these commits in one transaction, and add the known results to `results`.
 
-        Return the commits to try again, in groups.
+        Return the commits that must be tried again, in groups.
         """
         transaction = Transaction(self._table)
         for pending in batch:
@@ -145,9 +145,9 @@ class Writer:
         return _split_by_guard(again)
 
     async def _separate(self, batch: _Group, contended: set[Key]) -> list[_Group]:
-        """Return the groups in which to try these commits again: those without conflicts, then the others.
+        """Return the groups in which these commits are tried again: first those without conflicts.
 
-        If all of them have conflicts, they are tried again together, and finally each partition alone.
+        If all have conflicts, they are tried again together and, after too many attempts, by partition.
         """
         conflicting = [pending for pending in batch if not contended.isdisjoint(pending.keys())]
         others = [pending for pending in batch if pending not in conflicting]
@@ -165,7 +165,7 @@ class Writer:
         return list(partitions.values())
 
     async def _load_stored(self, group: Sequence[PendingCommit]) -> None:
-        """Read the stored state of commits that remove split bodies: it contains the keys of the parts."""
+        """Read the stored state for commits that remove split bodies, because it identifies their parts."""
         for pending in group:
             if pending.removes_split_body:
                 keys = [record_key(address) for address in pending.addresses]
@@ -183,13 +183,13 @@ class Writer:
         if pending.attempts < MAX_ATTEMPTS:
             return None
         name = self._table.location.display_name
-        return StorageBusy(f"{name}: too many concurrent writes to the same records")
+        return StorageBusy(f"{name}: too many concurrent writes to the same records; try again later")
 
 
 def _select_compatible(group: _Group) -> tuple[_Group, _Group]:
-    """Return the commits that fit in one transaction, and the others.
+    """Return the commits that can share one transaction, and the other commits.
 
-    In one transaction, each record occurs once and each counter has one guard.
+    In one transaction, each record may occur only once and each counter may have only one guard.
     """
     taken: set[Address] = set()
     guards: dict[SpacePartition | None, Guard | None] = {}
@@ -208,7 +208,7 @@ def _select_compatible(group: _Group) -> tuple[_Group, _Group]:
 
 
 def _split_by_guard(again: _Group) -> list[_Group]:
-    """Return groups of commits to try again. Commits that a guard does not admit together are tried alone."""
+    """Group commits to try again. Each commit is alone if its guard does not admit the commits together."""
     by_guard: defaultdict[SpacePartition | None, _Group] = defaultdict(list)
     for pending in again:
         by_guard[None if pending.refusing_counter is None else guarded_partition(pending)].append(pending)
@@ -223,7 +223,7 @@ def _split_by_guard(again: _Group) -> list[_Group]:
 
 
 def _weight(pending: PendingCommit) -> int:
-    """Return how many hundredths of a transaction a commit needs, by its items or by its bytes."""
+    """Return how many hundredths of a transaction a commit uses, by items or by bytes, whichever is more."""
     afters = map(record_after, pending.changes)
     sizes = [len(after.body.encode()) for after in afters if after is not None]
     parts = sum(-(-size // MAX_INLINE_BODY_BYTES) for size in sizes if size > MAX_INLINE_BODY_BYTES)

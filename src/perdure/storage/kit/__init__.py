@@ -1,7 +1,7 @@
-"""The contract kit: tests that show whether a storage engine fulfils the contract.
+"""The contract kit: checks that show whether a storage engine keeps the promises of the storage contract.
 
-`CHECKS` contains the checks of all promises; `run` runs them and returns a report; `state_machine` (needs
-`perdure[kit]`) compares random histories with a model. The docstring of `suite` shows how to use them.
+`CHECKS` contains all checks; `run` runs them and returns a report; `state_machine` (needs `perdure[kit]`)
+compares random histories with a model. The docstring of `suite` shows how to use them.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""The program of a child process: `python -m perdure.storage.kit.child_main`, with a job as its input.
+"""The program of the kit's child processes: `python -m perdure.storage.kit.child_main`. It reads one job.
 
 No module of the kit imports this one: Python prints a warning if a module that it runs is already imported.
 """
@@ -33,7 +33,7 @@ async def _main() -> None:
 
 
 async def _insert_until_killed(storage: Storage) -> None:
-    """Commit three records at a time, and print each commit after it has returned."""
+    """Commit three records at a time, and print the name of each commit after it has returned."""
     for number in count():
         name = f"{number}!"
         await commit_changes(

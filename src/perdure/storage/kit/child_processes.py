@@ -1,4 +1,4 @@
-"""Start the child processes of the kit, which run the program `child_main`, and read their results."""
+"""Starts the kit's child processes, which run the program `child_main`, and reads their results."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from .sample_records import NOW, make_record
 from .suite import ContractViolation, Subject
 
 MAX_ATTEMPTS = 20_000
-"""Maximum number of attempts of a writer: far more than it needs if the engine is correct."""
+"""Maximum number of attempts of one writer: far more than it needs if the engine is correct."""
 
 
 class ChildJob(msgspec.Struct, frozen=True, kw_only=True):
-    """The job of a child process, which reads it as one line from its standard input."""
+    """The job of a child process. The child reads it as one line from its standard input."""
 
     url: str
     plugin: str | None
     rounds: int
-    """The number of versions to compete for. 0 means: insert records until killed, and print each commit."""
+    """The number of versions to compete for. If it is 0, the child inserts records until it is killed."""
 
 
 async def contend(storage: Storage, rounds: int) -> list[int]:
-    """Compete with other writers to replace each version of one record, and return the versions won."""
+    """Compete with other writers to replace each version of one record. Return the versions replaced here."""
     won: list[int] = []
     for _ in range(MAX_ATTEMPTS):
         record = await storage.get(make_record("contended").address, now=NOW)
@@ -36,11 +36,11 @@ async def contend(storage: Storage, rounds: int) -> list[int]:
         result = await storage.commit([record.replace_with(body="{}", tag="")], now=NOW)
         if isinstance(result, Committed):
             won.append(record.version)
-    raise ContractViolation(f"{rounds} versions were not written in {MAX_ATTEMPTS} attempts")
+    raise ContractViolation(f"concurrent writers did not write {rounds} versions in {MAX_ATTEMPTS} attempts")
 
 
 async def start_child(subject: Subject, rounds: int) -> Process:
-    """Start a process that opens the subject's URL."""
+    """Start a child process that opens the subject's URL. See `ChildJob` for the meaning of `rounds`."""
     command = (sys.executable, "-m", "perdure.storage.kit.child_main")
     process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=PIPE)
     if process.stdin is not None:
@@ -50,7 +50,7 @@ async def start_child(subject: Subject, rounds: int) -> Process:
 
 
 async def contend_in_children(subject: Subject, rounds: int, count: int) -> list[list[int]]:
-    """Run `contend` in several processes, which start together; return the versions that each has won."""
+    """Run `contend` in several processes at the same time. Return the versions that each has replaced."""
     processes = await asyncio.gather(*[start_child(subject, rounds) for _ in range(count)])
     try:
         for process in processes:

@@ -17,7 +17,7 @@ from .suite import ContractViolation, Subject, check, expect
 WRITER_COUNT = 8
 ROUNDS = 100
 PROCESS_ROUNDS = 20
-"""The number of rounds with several processes, which take longer."""
+"""The number of rounds for several processes. It is lower than ROUNDS, because processes take longer."""
 
 
 def expect_one_winner_each(won: Sequence[Sequence[int]], rounds: int) -> None:
@@ -61,7 +61,7 @@ async def no_update_is_lost_between_interleaved_reads_and_writes(subject: Subjec
             await asyncio.sleep(0)  # let the others read the same version
             change = record.replace_with(body=str(int(record.body) + 1), tag="")
             done += isinstance(await storage.commit([change], now=NOW), Committed)
-        raise ContractViolation(f"ten additions did not succeed in {MAX_ATTEMPTS} attempts")
+        raise ContractViolation(f"a writer did not complete ten replaces in {MAX_ATTEMPTS} attempts")
 
     await asyncio.gather(*[add_ten() for _ in range(WRITER_COUNT)])
     got = await storage.get(make_record("sum").address, now=NOW)
@@ -90,7 +90,7 @@ async def _expect_linearizable(clients: Sequence[Storage], seed: int) -> None:
 
 
 async def _random_operations(storage: Storage, recorder: Recorder, seed: int) -> None:
-    """Read, insert, replace and delete one record, often with an outdated version."""
+    """Read, insert, replace and delete one record at random, often with an outdated version."""
     chance = random.Random(seed)
     known: Record | None = None
     for n in range(25):
@@ -163,7 +163,7 @@ async def after_concurrent_commits_every_index_agrees(subject: Subject) -> None:
 
 
 async def _random_commits(storage: Storage, partition: str, seed: int) -> None:
-    """Commit several changes at a time to a few records that other writers change too."""
+    """Commit several changes at a time to a few records that other writers also change."""
     chance = random.Random(seed)
     for n in range(30):
         keys = chance.sample("abcdefgh", 3)

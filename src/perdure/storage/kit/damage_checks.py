@@ -17,12 +17,12 @@ DAMAGED = "bad"
 
 
 def neighbours() -> list[Record]:
-    """Return the records that listings contain before and after the damaged one."""
+    """Return the undamaged records, which precede and follow the damaged one in listings."""
     return [make_record(f"k{n}", order=n, tag="t", lane="l", wake_at=n) for n in (1, 2, 8, 9)]
 
 
 async def with_damage(subject: Subject) -> tuple[Storage, Record]:
-    """Store five records, damage the third, and return the storage and the damaged record."""
+    """Store five records and damage the third. Return the storage and the damaged record."""
     if subject.damage is None:
         raise MissingCapability("damage")
     damaged = make_record(DAMAGED, order=5, tag="t", lane="l", wake_at=5)
@@ -34,7 +34,7 @@ async def with_damage(subject: Subject) -> tuple[Storage, Record]:
 
 @contextmanager
 def logged_warnings() -> Generator[list[logging.LogRecord]]:
-    """Collect the warnings that are logged within this context."""
+    """Collect the warnings that are logged inside the `with` block."""
     handler = BufferingHandler(capacity=1000)
     handler.setLevel(logging.WARNING)
     logging.getLogger().addHandler(handler)
@@ -46,7 +46,7 @@ def logged_warnings() -> Generator[list[logging.LogRecord]]:
 
 def expect_named(text: str, address: Address, what: str) -> None:
     if not all(name in text for name in address):
-        raise ContractViolation(f"{what} does not name {address}: {text}")
+        raise ContractViolation(f"{what} does not contain {address}: {text}")
 
 
 @check(23, "damage")

@@ -36,13 +36,13 @@ GUARD_OF_THREE = Guard(space=SPACE, tags=frozenset({"a", "b"}), max_count=3)
 
 
 async def insert_guarded(storage: Storage, *records: Record, now: Micros = NOW) -> None:
-    """Insert records one by one under the guard, which must admit each."""
+    """Insert records one by one with GUARD_OF_THREE, which must admit each of them."""
     for record in records:
         await commit_changes(storage, Insert(record=record), guard=GUARD_OF_THREE, now=now)
 
 
 async def expect_fourth_refused(storage: Storage, tag: Tag, what: str, *, now: Micros = NOW) -> None:
-    """Insert a fourth record under the guard, which must refuse it."""
+    """Insert a fourth record with GUARD_OF_THREE, which must refuse it."""
     record = make_record("fourth", tag=tag)
     result = await storage.commit([Insert(record=record)], guard=GUARD_OF_THREE, now=now)
     expect(result, Refused((Accepted(1),), guard_count=4), what)
@@ -102,7 +102,7 @@ async def a_guard_ignores_many_expired_records(subject: Subject) -> None:
 
 @check(9)
 async def a_guard_may_purge_the_record_at_an_inserted_address(subject: Subject) -> None:
-    """The guard purges the expired record at an inserted address. The count must fall by one, not by two."""
+    """The insert and the guard may both remove the same expired record. It must be subtracted only once."""
     storage = subject.storage
     await insert_each(storage, *[make_record(f"k{n}", tag="a", expires_at=NOW + 5) for n in range(4)])
     records = make_record("fresh", tag="c"), make_record("k1", tag="a", body="2")
@@ -127,7 +127,7 @@ async def a_guard_admits_what_does_not_raise_the_count(subject: Subject) -> None
 
 @check(9)
 async def a_guard_counts_the_stored_record_not_the_one_that_was_read(subject: Subject) -> None:
-    """The stored record expires later than the one that was read: replacing it does not raise the count."""
+    """The record that was read has expired, but the stored one is live: replacing it adds no live record."""
     storage, read = subject.storage, make_record("k", tag="a", expires_at=NOW + 5)
     await insert_each(storage, read)
     await commit_changes(storage, Delete(before=read))

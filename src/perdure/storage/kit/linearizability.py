@@ -1,4 +1,4 @@
-"""A small linearizability checker for the history of one record.
+"""Checks whether the history of one record is linearizable.
 
 A history is linearizable if each operation can be assigned one instant between its call and its return so
 that, in the order of these instants, the results are those of a single record that one client changes at a
@@ -17,7 +17,7 @@ import msgspec
 from ..record import Accepted, ChangeResult, Committed, Conflict, Missing, Record, Refused
 
 State: TypeAlias = tuple[int, str] | None
-"""The version and the body of the stored record, or None."""
+"""The version and the body of the stored record, or None if there is no record."""
 
 
 class Get(NamedTuple):
@@ -25,7 +25,7 @@ class Get(NamedTuple):
 
 
 class Write(NamedTuple):
-    """An insert, or a replace or delete of the version that its writer had read."""
+    """An insert, or a replace or delete of the version that its writer expected."""
 
     kind: Literal["insert", "replace", "delete"]
     expected: int
@@ -33,7 +33,7 @@ class Write(NamedTuple):
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """One call and its result. `returned` is None if the caller never received the result."""
+    """A call, its result, and its times in nanoseconds. `returned` is None if the call never returned."""
 
     what: Get | Write
     result: State | ChangeResult
@@ -42,7 +42,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recorder:
-    """A recorder of operations and their times. All processes of a machine use the same clock."""
+    """Records operations and their times, by a clock that all processes of a machine share."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
@@ -67,7 +67,7 @@ class Recorder:
 
 
 def is_linearizable(operations: Sequence[Operation], start: State = None) -> bool:
-    """Return whether some order of these operations, within their times, explains every result."""
+    """Return whether these operations have an order that fits their times and explains all results."""
     ordered = sorted(operations, key=lambda each: each.called)
     everything = (1 << len(ordered)) - 1
     seen: set[tuple[int, State]] = set()
@@ -84,9 +84,9 @@ def is_linearizable(operations: Sequence[Operation], start: State = None) -> boo
 
 
 def _next_states(ordered: Sequence[Operation], pending: int, state: State) -> list[tuple[int, State]]:
-    """Return, for each operation that can be the next, what is then pending and the state after it.
+    """Return, for each operation that can come next, the operations still pending and the state after it.
 
-    An operation can be the next if it was called before any pending operation returned.
+    An operation can come next if it was called before any pending operation returned.
     """
     first_return = min(
         (returned for at in _bits(pending) if (returned := ordered[at].returned) is not None),
@@ -103,7 +103,7 @@ def _next_states(ordered: Sequence[Operation], pending: int, state: State) -> li
 
 
 def apply(what: Get | Write, state: State) -> tuple[State | ChangeResult, State]:
-    """Return the result of an operation on a single record in this state, and the state after it."""
+    """Return the result of an operation on a record in this state, and the state after the operation."""
     match what, state:
         case Get(), _:
             return state, state

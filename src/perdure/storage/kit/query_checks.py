@@ -22,7 +22,7 @@ from .sample_records import (
 from .suite import ContractViolation, Subject, check, expect, expect_intact, within_timeout
 
 MAX_PAGES = 200
-"""Maximum number of pages to read, which is more than any check needs."""
+"""Maximum number of pages that a check reads, which is more than any check needs."""
 
 
 async def read_all_pages(
@@ -33,7 +33,7 @@ async def read_all_pages(
     tag: Tag | None = None,
     descending: bool = False,
 ) -> list[Record]:
-    """Return all records, read page by page."""
+    """Read all records, page by page, and return them."""
     seen: list[Record] = []
     after: Position | None = None
     for _ in range(MAX_PAGES):
@@ -44,13 +44,13 @@ async def read_all_pages(
         if is_last_page(page, limit):
             return seen
         after = page[-1].position
-    raise ContractViolation(f"reading all pages did not end after {MAX_PAGES} pages")
+    raise ContractViolation(f"there was no last page among the first {MAX_PAGES} pages")
 
 
 async def expect_pages(
     storage: Storage, partition: str | None, wanted: Sequence[Record], *, limit: int, tag: Tag | None = None
 ) -> None:
-    """Read all records, page by page, in both directions, and compare them with the wanted ones."""
+    """Read all records, page by page, in both directions, and compare them with `wanted`."""
     for descending in (False, True):
         seen = await read_all_pages(storage, partition, limit=limit, tag=tag, descending=descending)
         ordered = list(reversed(wanted) if descending else wanted)

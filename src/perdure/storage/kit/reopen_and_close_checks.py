@@ -98,7 +98,7 @@ async def _expect_closed(call: Awaitable[object]) -> None:
         await call
     except StorageClosed:
         return
-    raise ContractViolation("a verb after close did not raise StorageClosed")
+    raise ContractViolation("a call after close did not raise StorageClosed")
 
 
 @check(20, "url", "reopen")
@@ -113,7 +113,7 @@ async def acknowledged_commits_of_a_killed_process_are_stored(subject: Subject) 
         addresses = [make_record(f"{line}{n}").address for n in range(3)]
         got = await storage.get_many(addresses, now=NOW)
         if None in got:
-            raise ContractViolation(f"the commit {line!r} was acknowledged, but is not completely stored")
+            raise ContractViolation(f"the commit {line!r} was acknowledged, but records of it are missing")
     counts = await read_counts(storage)
     expect(sum(counts.values()) % 3, 0, "the records beyond complete commits of three")
 

@@ -1,4 +1,4 @@
-"""Records for the checks, names and bodies that are difficult for engines, and steps that checks share."""
+"""Sample records, names and bodies that engines may handle wrongly, and helpers that checks share."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ SPACE = Space("kit")
 OTHER_SPACE = Space("kit2")
 PARTITION = "someone"
 NOW: Micros = 1_700_000_000_000_000
-"""The time of checks that do not depend on time."""
+"""The time that checks pass as `now` if the exact time does not matter."""
 
 NUMBERS = (0, 1, 2**31, 2**32 + 1, NOW, NOW + 1, 2**52 + 1, MAX_INTEGER - 1, MAX_INTEGER)
-"""Numbers that change if they are stored as 32 bits or as a float."""
+"""Numbers that an engine would change if it stored them in 32 bits or as floats."""
 
 HOSTILE_NAMES = (
     "a", "a:b", "a#b", "a/b", "a%3Ab", "{a}", "{a}b", "a{", "a*", "a?", "a\\", "a'b", 'a"b', "a b", " a",
@@ -81,13 +81,13 @@ def make_record(
 
 
 async def insert_each(storage: Storage, *records: Record, now: Micros = NOW) -> None:
-    """Insert records one by one; each insert must succeed."""
+    """Insert records one by one. Raise ContractViolation if an insert is refused."""
     for record in records:
         await commit_changes(storage, Insert(record=record), now=now)
 
 
 async def insert_many(storage: Storage, records: Sequence[Record], now: Micros = NOW) -> None:
-    """Insert many records of one partition in commits of 25."""
+    """Insert many records of one partition, in commits of up to 25 records."""
     for batch in batched(records, 25):
         await commit_changes(storage, *[Insert(record=record) for record in batch], now=now)
 
@@ -95,7 +95,7 @@ async def insert_many(storage: Storage, records: Sequence[Record], now: Micros =
 async def commit_changes(
     storage: Storage, *changes: Change, guard: Guard | None = None, now: Micros = NOW
 ) -> Committed:
-    """Commit changes that must succeed."""
+    """Commit changes. Raise ContractViolation if they are refused."""
     result = await storage.commit(changes, guard=guard, now=now)
     if isinstance(result, Refused):
         raise ContractViolation(f"a commit that should succeed was refused: {result}")
@@ -111,7 +111,7 @@ async def read_counts(
 async def expect_result(
     storage: Storage, change: Change, wanted: ChangeResult, what: str, *, now: Micros = NOW
 ) -> None:
-    """Commit a single change, which must have this result."""
+    """Commit a single change. Raise ContractViolation unless it has the wanted result."""
     accepted = accepted_results((wanted,))
     result = Refused((wanted,)) if accepted is None else Committed(accepted)
     expect(await storage.commit([change], now=now), result, what)

@@ -1,9 +1,9 @@
-"""A Hypothesis state machine that runs random histories on an engine and a model, and compares all results.
+"""A Hypothesis state machine that runs random calls on an engine and on a model, and compares all results.
 
     TestMyEngine = state_machine(my_engine).TestCase
 
-The model is the memory engine, which perdure's own tests check against a slow and obvious reference engine.
-There are few names, times and tags, so that operations often concern the same records.
+The model is the memory engine, which perdure's own tests compare with a slow but simple reference engine.
+There are few names, times and tags, so that calls often concern the same records.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class _Machine(RuleBasedStateMachine):
 
     @rule(partition=st.sampled_from(PARTITIONS), data=st.data())
     def commit_more(self, partition: str, data: st.DataObject) -> None:
-        """Commit too. Hypothesis chooses all rules equally often, and more commits find more faults."""
+        """Do the same as `commit`, so that commits are more frequent. More commits find more faults."""
         self._commit(partition, None, data)
 
     def _commit(self, partition: str, guard: Guard | None, data: st.DataObject) -> None:
@@ -175,7 +175,7 @@ class _Machine(RuleBasedStateMachine):
 
     @rule(until=_times)
     def purge(self, until: Micros) -> None:
-        """Purge. Compare the results only if no guard may have purged some of the records before."""
+        """Purge, and compare the results unless a guard may already have purged some of the records."""
 
         async def purge(storage: Storage) -> list[tuple[str, ...]]:
             purged = await storage.purge(until=until, limit=1000)

@@ -1,4 +1,4 @@
-"""The subject that an engine's author provides, the checks, and their report.
+"""Defines the subject that an engine's author provides, the checks that run on it, and their report.
 
     @asynccontextmanager
     async def my_engine() -> AsyncGenerator[Subject]:
@@ -13,7 +13,7 @@
         async with my_engine() as subject:
             await check(subject)
 
-A check that needs a capability which the subject lacks is skipped. The report and pytest show it as skipped.
+A check raises MissingCapability if the subject lacks a capability that it needs. `run` reports it as skipped.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ class Subject(msgspec.Struct):
 
     storage: Storage
     reopen: Opener | None = None
-    """Open the same data again, after the kit has closed `storage`."""
+    """Opens the same data again, after the kit has closed `storage`."""
     second_client: Opener | None = None
-    """Open another client of the same data while the first is open. The kit closes it."""
+    """Opens another client of the same data while the first is open. The kit closes the new client."""
     advance_time: Callable[[Micros], Awaitable[None]] | None = None
-    """Advance the engine's own clock, if it has one."""
+    """Advances the engine's own clock, if it has one, by this number of microseconds."""
     catch_up: Callable[[], Awaitable[None]] | None = None
-    """Return when verbs across partitions see all commits. An engine without lag does not need this."""
+    """Returns when calls across partitions see all commits. An engine without lag does not need this."""
     url: str | None = None
-    """The URL with which another process opens the same data."""
+    """The URL at which another process can open the same data."""
     damage: Callable[[Address], Awaitable[None]] | None = None
-    """Damage the stored record at this address, so that it cannot be read."""
+    """Damages the stored record at this address, so that it cannot be read."""
     plugin: str | None = None
-    """The module that registers the scheme of `url`. Another process imports it first."""
+    """The module that registers the scheme of `url`. A child process imports it before opening the URL."""
 
     def has(self, capability: Capability) -> bool:
         if capability == "catch_up" and self.storage.lag == 0:
@@ -59,7 +59,7 @@ class Subject(msgspec.Struct):
         return getattr(self, capability) is not None
 
     async def caught_up(self) -> Storage:
-        """Wait until verbs across partitions see all commits, and return the storage."""
+        """Wait until calls across partitions see all commits, and return the storage."""
         if self.catch_up is not None:
             await self.catch_up()
         return self.storage
@@ -84,25 +84,25 @@ CheckFunction: TypeAlias = Callable[[Subject], Awaitable[None]]
 
 
 class ContractViolation(AssertionError):
-    """Raised when the engine violates the contract."""
+    """Raised when an engine breaks a promise of the storage contract."""
 
 
 class MissingCapability(Exception):
     """Raised when a check needs a capability that its subject does not have."""
 
     def __init__(self, capability: Capability) -> None:
-        super().__init__(f"the subject has no capability {capability!r}")
+        super().__init__(f"the subject has no {capability!r}, which this check needs")
         self.capability = capability
 
 
 def expect_intact(actual: object, expected: object, what: str) -> None:
-    """Compare like `expect`, but do not print the values, which are too large."""
+    """Compare like `expect`, but leave the values out of the message, because they are large."""
     if actual != expected:
-        raise ContractViolation(f"{what}: the returned value differs")
+        raise ContractViolation(f"{what}: the returned value differs from the expected one")
 
 
 WAKE_TIMEOUT = 30.0
-"""Seconds to wait before a watch that did not wake is considered faulty. The limit is generous."""
+"""Seconds to wait for a wake-up or the end of a call. The limit is generous, for slow machines."""
 
 
 async def within_timeout(waiting: Awaitable[T], what: str) -> T:
@@ -119,7 +119,7 @@ def expect(actual: object, expected: object, what: str) -> None:
 
 
 class Check(msgspec.Struct, frozen=True):
-    """A check of one promise, or of a part of it: a function that raises ContractViolation."""
+    """A check of one promise, or a part of it. Its function raises ContractViolation if the engine fails."""
 
     name: str
     promise: int
@@ -141,7 +141,7 @@ CHECKS: list[Check] = []
 
 
 def check(promise: int, *needs: Capability) -> Callable[[CheckFunction], CheckFunction]:
-    """Return a decorator that adds a function to the kit as a check of this promise."""
+    """Return a decorator that adds a function to CHECKS as a check of the promise with this number."""
 
     def add(function: CheckFunction) -> CheckFunction:
         CHECKS.append(Check(function.__name__, promise, needs, function))
@@ -161,7 +161,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """The results of the checks. `str(report)` has a line for each."""
+    """The results of the checks. `str(report)` has a line for each result."""
 
     results: tuple[Result, ...]
 
@@ -182,7 +182,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 async def run(factory: Factory, checks: Sequence[Check] = CHECKS) -> Report:
-    """Run each check on a new subject."""
+    """Run each check on a new subject, and return the report."""
     return Report(tuple([await _run_one(factory, each) for each in checks]))
 
 

@@ -1,4 +1,4 @@
-"""The Redis and Valkey engine: one server, a master watched by sentinels, or a cluster."""
+"""The engine for Redis and Valkey: on a single server, on a master with sentinels, or on a cluster."""
 
 from .engine import RedisEngine, open_engine
 

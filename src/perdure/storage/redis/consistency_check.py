@@ -1,7 +1,7 @@
-"""Maintenance: check that every record is in its indexes, and that every index entry has its record.
+"""Maintenance: checks that every record is in its indexes, and that every index entry has a record.
 
-There are no counters to check: a count is the length of a range of an index. One call of a script compares a
-whole batch of records or entries, so no write can happen in between.
+There are no counters to check, because `counts` counts index entries. One script call compares a whole batch
+of records or entries, so no write can change them during the comparison.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from .scripts import MISSING_SCRIPT, STALE_SCRIPT, Argument
 from .topology import Topology
 
 BATCH_SIZE = 100
-"""Maximum number of records or entries that one call checks. More would block the server for too long."""
+"""Maximum number of records or entries in one script call. A larger call would block the server too long."""
 MAX_RECORDS_PER_READ = 16
-"""Maximum number of records that are read together to find damaged ones. Each can have 2 MiB."""
+"""Maximum number of records that are read at a time to find damaged ones. A record can be 2 MiB large."""
 INDEX_NAMES = {
     b"o": "the listing of their partition",
     b"g": "the listing by tag of their partition",
@@ -39,11 +39,11 @@ INDEX_NAMES = {
 }
 """The eight kinds of index, in the order that the scripts expect."""
 _PREFIXED_KINDS = b"geGET"
-"""The kinds whose entries start with a tag or a lane."""
+"""The kinds of index whose entries start with a tag or a lane."""
 
 
 class _ParsedKey(NamedTuple):
-    """A key and its parts."""
+    """A Redis key of this storage, split into its parts."""
 
     key: bytes
     shard: int
@@ -52,13 +52,13 @@ class _ParsedKey(NamedTuple):
 
     @property
     def address(self) -> Address:
-        """The address of the record. The key must be the key of a record."""
+        """The address of the record with this key. Only a key of kind `R` is the key of a record."""
         space, partition, key = self.names
         return Address(Space(space), partition, key)
 
 
 async def maintain(topology: Topology, router: Router, keys: Keys, *, repair: bool) -> MaintenanceReport:
-    """Compare all records and indexes of all nodes. Other clients may write at the same time."""
+    """Compare the records with the indexes on all nodes. Other clients may write at the same time."""
     missing: Counter[bytes] = Counter()
     stale: Counter[bytes] = Counter()
     damaged: list[Damaged] = []
@@ -74,7 +74,7 @@ async def maintain(topology: Topology, router: Router, keys: Keys, *, repair: bo
 
 
 async def server_info(topology: Topology) -> StorageInfo:
-    """Return the version and the time of the first node, if the user is allowed to read them."""
+    """Return the version and the time of the first node, or an empty StorageInfo if access is denied."""
     node = (await topology.nodes_by_shard())[0]
     info, time = await node.send_now(("INFO", "server"), ("TIME",))
     if not (isinstance(info, bytes) and isinstance(time, list)):
@@ -88,7 +88,7 @@ async def server_info(topology: Topology) -> StorageInfo:
 
 
 async def _scan(node: Node, keys: Keys) -> AsyncIterator[list[_ParsedKey]]:
-    """Yield all keys of a node, in batches."""
+    """Yield the keys of this storage on a node, in batches."""
     cursor = b"0"
     while True:
         command = ("SCAN", cursor, "MATCH", keys.scan_pattern, "COUNT", 10 * BATCH_SIZE)
@@ -104,7 +104,7 @@ async def _scan(node: Node, keys: Keys) -> AsyncIterator[list[_ParsedKey]]:
 async def _count_missing(
     router: Router, keys: Keys, records: Sequence[_ParsedKey], *, repair: bool
 ) -> Mapping[bytes, int]:
-    """Return how many of these records are missing from each kind of index. With `repair`, add them."""
+    """Return how many of these records are missing from each kind of index. With `repair`, add entries."""
     batches = batches_by_shard([record.address for record in records], BATCH_SIZE)
     calls = [_missing_call(keys, batch, repair=repair) for batch in batches]
     total: Counter[bytes] = Counter()
@@ -122,7 +122,7 @@ def _missing_call(keys: Keys, records: Sequence[Address], *, repair: bool) -> Ca
 
 
 async def _damaged(router: Router, records: Sequence[_ParsedKey]) -> list[Damaged]:
-    """Return a Damaged for each of these records that cannot be decoded."""
+    """Return a `Damaged` object for each of these records that cannot be decoded."""
     damaged: list[Damaged] = []
     for batch in batched(records, MAX_RECORDS_PER_READ):
         values = await router.read([(each.shard, ("MGET", each.key)) for each in batch])
@@ -136,14 +136,14 @@ async def _damaged(router: Router, records: Sequence[_ParsedKey]) -> list[Damage
 
 
 async def _wrong_type(router: Router, record: _ParsedKey) -> Damaged | None:
-    """Return a Damaged if the key is not a string, or None if it was deleted in the meantime."""
+    """Return a `Damaged` object if the key's value is not a string, or None if it has just changed."""
     (kind,) = await router.read([(record.shard, ("TYPE", record.key))])
     is_valid = kind in (b"none", b"string")
     return None if is_valid else Damaged(record.address, "its key has a value of the wrong type")
 
 
 async def _count_stale(router: Router, keys: Keys, index: _ParsedKey, *, repair: bool) -> int:
-    """Return how many entries of this index have no record. With `repair`, remove them."""
+    """Return how many entries of this index do not match a record. With `repair`, remove them."""
     scan = MergedScan(router, [ShardScan(index.shard, index.key, LexRange(b"-", b"+"))])
     kind = list(INDEX_NAMES).index(index.kind) + 1
     total = 0
@@ -159,13 +159,14 @@ async def _count_stale(router: Router, keys: Keys, index: _ParsedKey, *, repair:
 
 
 def _entry_address(index: _ParsedKey, entry: bytes) -> Address:
-    """Return the address of an entry's record. Names that the entry lacks are in the key of the index."""
+    """Return the address of an entry's record. Names that are not in the entry are in the index's key."""
     try:
         prefix = entry.index(NUL) + 1 if index.kind in _PREFIXED_KINDS else 0
         key, *rest = entry_names(entry, prefix)
         partition, space = (rest + index.names[::-1])[:2] if index.kind not in b"TX" else rest
     except ValueError as error:
-        raise StorageCorrupt(f"{index.key!r} contains an invalid entry {entry!r}") from error
+        reason = f"the index {index.key!r} has an invalid entry: {entry!r}; remove it with ZREM"
+        raise StorageCorrupt(reason) from error
     return Address(Space(space), partition, key)
 
 

@@ -1,4 +1,4 @@
-"""The Redis engine: the seven verbs on one server, on a master with replicas, or on a cluster.
+"""The Redis engine, which stores records on a single server, on a master with sentinels, or on a cluster.
 
 `writer` and `reader` build the calls, `router` sends them to the right node and retries them if that is safe,
 and `node` distinguishes commands that were not sent, were rejected, or have an unknown outcome.
@@ -36,7 +36,7 @@ from .writer import Writer
 
 
 async def open_engine(url: str) -> RedisEngine:
-    """Open the storage at this URL, after checking that its servers are safe to use."""
+    """Open the storage at this URL. Raise UnsafeServer if its servers may lose acknowledged writes."""
     location = parse_url(url)
     keys = Keys(location.options.prefix)
     topology = topology_for(location, keys)
@@ -50,7 +50,7 @@ async def open_engine(url: str) -> RedisEngine:
 
 
 class RedisEngine(Engine):
-    """An open storage on Redis. It belongs to the event loop that opened it."""
+    """An open storage on Redis. Use it only in the event loop that opened it."""
 
     name = "redis"
 

@@ -1,4 +1,4 @@
-"""Translates errors of the driver and the server into storage errors, by type and code, never by text."""
+"""Translates errors of the driver and the server into storage errors, by their types and codes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _E = TypeVar("_E", bound=StorageError)
 _ERRORS_BY_CODE: dict[str, tuple[type[StorageError], str]] = {
     "OOM": (StorageFull, "the server's memory is full"),
     "MISCONF": (StorageReadOnly, "the server cannot write to its disk and rejects writes"),
-    "WRONGTYPE": (StorageCorrupt, "a key has the wrong type; is the prefix used by another application?"),
-    "NOAUTH": (StorageFailed, "authentication required; nothing was done"),
+    "WRONGTYPE": (StorageCorrupt, "a key has the wrong type; does another application use this prefix?"),
+    "NOAUTH": (StorageFailed, "the server requires a user and password; nothing was done"),
     "READONLY": (StorageUnavailable, "the server has become a replica"),
     "LOADING": (StorageUnavailable, "the server is still loading its data"),
     "MASTERDOWN": (StorageUnavailable, "the server has lost its master"),
@@ -31,7 +31,7 @@ _ERRORS_BY_CODE: dict[str, tuple[type[StorageError], str]] = {
     "TRYAGAIN": (StorageUnavailable, "the keys are being moved to another node"),
     "MOVED": (StorageUnavailable, "the nodes disagree about which node has the keys"),
     "ASK": (StorageUnavailable, "the keys are being moved to another node"),
-    "NOSCRIPT": (StorageUnavailable, "the server does not have the script, perhaps after a restart"),
+    "NOSCRIPT": (StorageUnavailable, "the server has lost a script, perhaps in a restart"),
     "BUSY": (StorageUnavailable, "the server is busy running a long script"),
 }
 
@@ -46,7 +46,7 @@ def error_code(error: RedisError) -> str:
 
 
 def server_error(error: RedisError, where: str, *, writes: bool = False) -> StorageError:
-    """Return the storage error for an error of the server.
+    """Return the storage error that corresponds to a server error.
 
     A command that fails has changed nothing, with one exception: if an index has the wrong type, the write
     script may fail after it has written something.
@@ -68,7 +68,7 @@ def unknown_outcome_error(error: Exception, where: str) -> OutcomeUnknown:
 
 
 def failed_read_error(error: StorageError) -> StorageUnavailable:
-    """Return the error for a read whose reply was lost. Nothing was written, so the read can be repeated."""
+    """Return a retryable error for a read whose reply was lost. Message and cause are those of `error`."""
     return _with_cause(StorageUnavailable(*error.args), error.__cause__)
 
 

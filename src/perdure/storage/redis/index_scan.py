@@ -1,7 +1,7 @@
-"""Scans of index ranges: of one shard, or merged over all shards.
+"""Reads ranges of sorted indexes, each of which is divided into shards, and merges the entries of all shards.
 
-A merged scan first reads only a few entries from each shard, because most of the entries that the caller
-needs come from other shards. It then reads more from the shards whose entries have all been returned.
+The first read takes only a few entries from each shard, because the entries that the caller needs are spread
+over all shards. Further reads take more entries, but only from shards whose entries have all been returned.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .scripts import RANGES_SCRIPT
 
 
 class ShardScan:
-    """An index of one shard: the entries that were read but not returned, and the range that is left."""
+    """A scan of one shard of an index. `entries` were read but not returned; `remaining` is still unread."""
 
     def __init__(self, shard: int, key: bytes, lex_range: LexRange) -> None:
         self.shard = shard
@@ -39,7 +39,7 @@ class ShardScan:
 
 
 class MergedScan:
-    """A scan of several shards that returns their entries as one sorted sequence."""
+    """A scan of one or more shards of an index that returns their entries as one sorted sequence."""
 
     def __init__(self, router: Router, scans: Sequence[ShardScan], *, descending: bool = False) -> None:
         self._router = router
@@ -48,7 +48,7 @@ class MergedScan:
         self._is_started = False
 
     async def take(self, count: int) -> list[bytes]:
-        """Return the next `count` entries. There are fewer only at the end."""
+        """Return the next `count` entries, or fewer at the end of the scan."""
         found: list[bytes] = []
         while len(found) < count:
             await self._refill(count)
@@ -58,7 +58,7 @@ class MergedScan:
         return found
 
     async def _refill(self, count: int) -> None:
-        """Read more entries of each shard that has none left and is not exhausted."""
+        """Read more entries from each shard whose entries have all been returned, unless it has no more."""
         empty = [scan for scan in self._scans if not scan.entries and not scan.is_exhausted]
         is_first = not self._is_started and len(self._scans) > 1
         limit = min(count, count // 16 + 8) if is_first else count
@@ -78,9 +78,9 @@ class MergedScan:
         return cast("list[list[bytes]]", reply)
 
     def _pop_sorted(self, count: int) -> list[bytes]:
-        """Remove and return the next entries, at most `count`.
+        """Remove and return up to `count` entries in sorted order.
 
-        Stop at the last entry of a shard that is not exhausted: its next entry may precede those of others.
+        Stop at the last entry read from a shard that has more: its next entry may precede those of others.
         """
         last_read = [scan.entries[-1] for scan in self._scans if not scan.is_exhausted]
         parts = [[(entry, scan.shard) for entry in scan.entries] for scan in self._scans if scan.entries]

@@ -1,10 +1,10 @@
-"""The URL of a Redis storage: the servers, their topology, and the options.
+"""Parses the URL of a Redis storage into servers, topology and options.
 
     redis://user:password@host:6379/0
     redis+sentinel://host:26379,host:26379/service/0
     redis+cluster://host:7000,host:7001/
 
-`rediss` instead of `redis` uses TLS. Options other than perdure's own are passed to the driver.
+Use `rediss` instead of `redis` for TLS. Options that are not perdure's own are passed to redis-py.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _KINDS: dict[str, tuple[Kind, int]] = {
     "sentinel": ("sentinel", 26379),
     "cluster": ("cluster", 6379),
 }
-"""The kind and default port of each scheme, by the part after the plus sign."""
+"""Maps the part of a URL scheme after the plus sign to the kind of topology and the default port."""
 _RESERVED_DRIVER_OPTIONS = frozenset(
     [
         "connection_class",
@@ -58,17 +58,17 @@ Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     prefix: _Prefix = "perdure"
-    """The prefix of all keys. Use a different one for each storage on a server."""
+    """The prefix of all keys. Each storage on the same server needs a different prefix."""
     timeout: Seconds = 5.0
-    """Seconds to wait for a connection or a reply, and to retry a call that was not executed."""
+    """Seconds to wait for a connection or a reply. Retries of a call also stop after this time."""
     replicas: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
-    """Number of replicas that must confirm a commit before it returns."""
+    """The number of replicas that must confirm a commit before it returns."""
     replica_timeout: Seconds = 1.0
-    """Seconds to wait for the replicas; after that, the commit raises OutcomeUnknown."""
+    """Seconds to wait for the replicas. If too few confirm in time, the commit raises OutcomeUnknown."""
     persistence: Literal["any", "required", "always"] = "required"
-    """`any` accepts a server without an append-only file; `always` requires `appendfsync always`."""
+    """`required` requires an append-only file, `always` also `appendfsync always`; `any` requires neither."""
     eviction: Literal["refuse", "accept"] = "refuse"
-    """`accept` allows a server that evicts records when its memory is full."""
+    """Whether to `refuse` or `accept` a server that evicts records when its memory is full."""
 
 
 class Location(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,9 +79,9 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
     service: str
     options: Options
     driver: dict[str, Any]
-    """The arguments of the driver's connections, without host and port."""
+    """Keyword arguments for redis-py's connections to the servers, except host and port."""
     sentinel: dict[str, Any]
-    """The arguments that are different for connections to sentinels."""
+    """Keyword arguments for redis-py's connections to the sentinels, except hosts, timeouts and retries."""
 
 
 def parse_url(url: str) -> Location:
@@ -103,9 +103,7 @@ def parse_url(url: str) -> Location:
     except (ValueError, LookupError):  # the text of the error may contain a password
         raise CannotOpen(name, "the URL is malformed", _URL_HELP) from None
     if kind == "single" and len(servers) > 1:
-        raise CannotOpen(
-            name, "the URL names several servers; use redis+sentinel:// or redis+cluster://", _URL_HELP
-        )
+        raise CannotOpen(name, "several servers need redis+sentinel:// or redis+cluster://", _URL_HELP)
     own_names = given.keys() & set(Options.__struct_fields__)
     options = convert_options({each: given.pop(each) for each in own_names}, Options, name, _OPTIONS_HELP)
     driver_options = _driver_options(name, given)
@@ -134,7 +132,7 @@ def parse_url(url: str) -> Location:
 
 
 def _path(path: str, kind: Kind) -> tuple[str, int]:
-    """Return the name of the service that the sentinels monitor, and the number of the database."""
+    """Return the sentinels' name for the master (empty without sentinels), and the database number."""
     names = [unquote(each) for each in path.split("/") if each]
     service = names.pop(0) if kind == "sentinel" else ""
     database = int(names.pop(0)) if names and kind != "cluster" else 0
@@ -144,7 +142,7 @@ def _path(path: str, kind: Kind) -> tuple[str, int]:
 
 
 def _driver_options(name: str, given: dict[str, str]) -> dict[str, Any]:
-    """Let redis-py parse the options that are not perdure's, and return its arguments."""
+    """Let redis-py parse the options that are not perdure's, and return them as connection arguments."""
     forbidden = sorted(_RESERVED_DRIVER_OPTIONS.intersection(given))
     if forbidden:
         raise CannotOpen(name, f"{', '.join(forbidden)} cannot be set in the URL", _OPTIONS_HELP)
@@ -155,7 +153,7 @@ def _driver_options(name: str, given: dict[str, str]) -> dict[str, Any]:
 
 
 def _check_driver(name: str, driver: dict[str, Any]) -> None:
-    """Check the driver's options by creating a connection object."""
+    """Check the options for redis-py by creating a connection object, which does not connect."""
     arguments = {
         key: value for key, value in driver.items() if key not in ("connection_class", "max_connections")
     }

@@ -25,18 +25,18 @@ from .scripts import Command
 
 Host: TypeAlias = tuple[str, int]
 Reply: TypeAlias = object
-"""The server's reply to a command, or the error to raise."""
+"""The server's reply to a command, or an exception object if the command failed."""
 
 MAX_CALLS_PER_BATCH = 256
-"""Maximum number of calls that share one round trip."""
+"""Maximum number of calls that are sent in one round trip."""
 MAX_BATCH_BYTES = 4 * 1024 * 1024
-"""Maximum size of the commands in one round trip, unless a single call is larger."""
+"""Maximum total size, in bytes, of the commands in one round trip, unless a single call is larger."""
 MAX_CONCURRENT_READS = 4
-"""Maximum number of concurrent round trips for reads. Writes use one at a time: two were not faster."""
+"""Maximum number of concurrent round trips for reads. Writes use one: more were not faster."""
 
 
 class Connection(Protocol):
-    """The methods of the driver's connection that are used here."""
+    """The methods of redis-py's connection that this module uses."""
 
     async def on_connect(self) -> None: ...
     async def send_packed_command(self, command: Sequence[bytes], *, check_health: bool) -> None: ...
@@ -48,14 +48,14 @@ _pack = cast("Callable[[Command], bytes]", cast("Any", hiredis).pack_command)
 
 
 async def ping_on_connect(connection: Connection) -> None:
-    """Set up a connection. A server that is not ready fails here, before a command is sent to it."""
+    """Set up a connection and send PING, so that a server that is not ready fails before other commands."""
     await connection.on_connect()
     await connection.send_packed_command([_pack(("PING",))], check_health=False)
     await connection.read_response()
 
 
 async def require_master_on_connect(connection: Connection) -> None:
-    """Set up a connection and check that the server is a master. The data of a replica may be out of date."""
+    """Set up a connection. Raise ReadOnlyError if the server is a replica, whose data may be out of date."""
     await ping_on_connect(connection)
     reply = await _try_command(connection, ("HELLO",)) or await _try_command(connection, ("ROLE",))
     if reply is not None:
@@ -63,7 +63,7 @@ async def require_master_on_connect(connection: Connection) -> None:
 
 
 async def _try_command(connection: Connection, command: Command) -> object | None:
-    """Return the reply, or None if the server rejects the command, for example for lack of permission."""
+    """Send a command. Return the reply, or None if the server rejects it (perhaps it is not permitted)."""
     await connection.send_packed_command([_pack(command)], check_health=False)
     try:
         return await connection.read_response()
@@ -72,7 +72,7 @@ async def _try_command(connection: Connection, command: Command) -> object | Non
 
 
 def _check_role(reply: list[object] | dict[object, object]) -> None:
-    """Raise ReadOnlyError unless the role is master.
+    """Raise ReadOnlyError unless the reply to HELLO or ROLE contains the role `master`.
 
     A reply to HELLO is a map, or a flat list of names and values. A reply to ROLE starts with the role.
     """
@@ -81,11 +81,11 @@ def _check_role(reply: list[object] | dict[object, object]) -> None:
     else:
         role = reply[reply.index(b"role") + 1] if b"role" in reply else reply[0]
     if role != b"master":
-        raise ReadOnlyError("the server is not a master")
+        raise ReadOnlyError("the server is not a master; use the URL of its master")
 
 
 class Node:
-    """A server and the connections to it. It belongs to one event loop.
+    """A server and the connections to it. Use it in one event loop only.
 
     With `replicas`, a write returns when that many replicas have confirmed it, or after `replica_timeout`
     seconds.
@@ -114,15 +114,15 @@ class Node:
         return f"{host}:{port}"
 
     async def send(self, commands: Sequence[Command], *, writes: bool = False) -> Sequence[Reply]:
-        """Send commands that change nothing, or with `writes`, calls of the write script.
+        """Send commands, and return the reply to each. `writes` must be true for calls of the write script.
 
-        The reply to a call that too few replicas confirm is OutcomeUnknown.
+        If too few replicas confirm a write, OutcomeUnknown takes the place of its reply.
         """
         batcher = self._writes if writes else self._reads
         return await batcher.submit([_pack(command) for command in commands])
 
     async def send_now(self, *commands: Command) -> Sequence[Reply]:
-        """Send commands immediately, in a round trip of their own."""
+        """Send commands immediately, in a separate round trip."""
         return await self._send_and_receive([_pack(command) for command in commands])
 
     async def close_idle_connections(self) -> None:
@@ -184,10 +184,10 @@ class Node:
 
 
 async def _reply(connection: Connection) -> Reply:
-    """Return the server's reply or its error. Errors of the connection are raised.
+    """Return the server's reply or its error. Raise connection errors.
 
-    The driver treats two errors of the server, BusyLoadingError and AuthenticationError, as connection
-    errors.
+    The driver also uses its connection error class for two errors that the server sends: BusyLoadingError
+    and AuthenticationError.
     """
     try:
         return await connection.read_response(disconnect_on_error=False)
@@ -202,6 +202,6 @@ def _regroup(replies: Sequence[Reply], batches: Iterable[Sequence[bytes]]) -> li
 
 
 def parse_info(reply: bytes) -> dict[str, str]:
-    """Parse a reply to INFO or CLUSTER INFO: lines such as `name:value`, and headings."""
+    """Parse the `name:value` lines of a reply to INFO or CLUSTER INFO, and ignore its headings."""
     lines = (line.partition(":") for line in reply.decode().splitlines())
     return {name: value for name, colon, value in lines if colon}

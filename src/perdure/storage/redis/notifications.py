@@ -1,7 +1,7 @@
-"""Notifications of other clients' changes: a subscription that exists while there are watches.
+"""Receives notifications of other clients' changes, by a subscription that exists while there are watches.
 
-A message is a hint and is lost if the connection breaks. Therefore all watches are woken after every
-successful subscription: the first one, and each one after a broken connection.
+Messages are lost while the connection is broken. Therefore all watches wake after every successful
+subscription: the first one, and each one that replaces a broken connection.
 """
 
 from __future__ import annotations
@@ -19,16 +19,13 @@ from ..watch import WatchRegistry
 from .topology import Topology
 
 KEEPALIVE_SECONDS = 10.0
-"""Seconds without a message after which the server is pinged."""
+"""Seconds without a message after which a ping is sent to the server."""
 RESUBSCRIBE_DELAY = 0.5
-"""Seconds to wait before a broken subscription is renewed."""
+"""Seconds to wait before subscribing again after the connection broke."""
 
 
 class Listener:
-    """Wakes the watches of this client when another client changes something.
-
-    It belongs to one event loop.
-    """
+    """Wakes this client's watches when another client changes a record. Use it in one event loop only."""
 
     def __init__(self, topology: Topology, channel: bytes, client: bytes) -> None:
         self.watches = WatchRegistry(on_watched_changed=self._update)
@@ -44,7 +41,7 @@ class Listener:
             await asyncio.wait(self._stopping)
 
     def _update(self) -> None:
-        """Start or stop listening, depending on whether there are watches."""
+        """Start listening if there are watches, and stop if there are none."""
         if self.watches.is_watched and self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
         elif not self.watches.is_watched:
@@ -65,7 +62,7 @@ class Listener:
             await asyncio.sleep(RESUBSCRIBE_DELAY)
 
     async def _listen(self) -> None:
-        """Listen until the connection breaks, or the first shard has moved to another node."""
+        """Listen on the first shard's node until the connection breaks or the shard moves to another node."""
         node = (await self._topology.nodes_by_shard())[0]
         async with PubSub(node.pool) as subscription:
             async with asyncio.timeout(KEEPALIVE_SECONDS):

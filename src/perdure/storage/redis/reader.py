@@ -1,7 +1,7 @@
-"""Reads: by address, by an index, and counts.
+"""Reads records by address or through an index, and counts them.
 
-A listing first reads index entries, then the records that they name. Records that were moved or deleted in
-the meantime, or have expired, are skipped; more entries are then read, so a page is short only at the end.
+A listing first reads index entries, then their records. It skips records that have expired, or that were
+changed or deleted between the two reads, and then reads more entries until the page is full.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .schema import (
 from .scripts import COUNTS_SCRIPT, RECORDS_SCRIPT, Command
 
 MAX_RECORDS_PER_READ = 1000
-"""Maximum number of entries that a listing reads at once. Each further read is twice as large."""
+"""Maximum number of index entries in one read of a listing. Each read has twice as many as the one before."""
 
 
 class Reader:
@@ -46,9 +46,9 @@ class Reader:
     async def _read(
         self, addresses: Sequence[Address], now: Micros, command: Callable[[list[bytes]], Command]
     ) -> list[Record | Damaged | None]:
-        """Read records with one command for each shard, or with one command on a single server.
+        """Read records with one command for each shard, or with one command if there is only one server.
 
-        Return the records before the first one that a reply leaves out.
+        A command may omit the last records if they are large. Return the records before the first omitted.
         """
         groups: defaultdict[int, list[int]] = defaultdict(list)
         for index, address in enumerate(addresses):
@@ -120,7 +120,7 @@ class Reader:
         limit: int,
         now: Micros,
     ) -> list[Record]:
-        """Return up to `limit` records of a scan that still match their entries."""
+        """Return up to `limit` records of a scan. Skip those that no longer match their index entries."""
         page = Page(limit)
         count = limit
         while not page.is_full:

@@ -1,4 +1,4 @@
-"""Routes calls to the node that has the shard, follows redirects, and retries if that is safe.
+"""Sends each call to the node that has its shard, follows redirects, and retries calls if that is safe.
 
 A call is retried if it was certainly not executed: it could not be sent, or the server does not have the
 shard or the script. If the reply was lost, a read is retried as well, but a write is not.
@@ -31,12 +31,12 @@ from .scripts import Command, with_script_text
 from .topology import Topology
 
 Call: TypeAlias = tuple[int, Command]
-"""A shard, and a command that uses its keys."""
+"""The number of a shard, and a command for the node that has this shard."""
 
 RETRY_DELAYS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.4)
-"""Seconds before each retry; the last value applies to all further retries."""
+"""Seconds to wait before each retry. The last value also applies to all further retries."""
 _WRONG_NODE_ERRORS = (BusyLoadingError, ClusterDownError, ReadOnlyError, StorageUnavailable)
-"""Errors of a call that was not executed, and whose node may no longer have the shard."""
+"""Errors of calls that were not executed, perhaps because the node no longer has the shard."""
 _NOT_EXECUTED_ERRORS = (AskError, NoScriptError, TryAgainError, *_WRONG_NODE_ERRORS)
 
 
@@ -54,11 +54,11 @@ class Router:
 
     @property
     def is_single_server(self) -> bool:
-        """Whether one call can use keys of several shards."""
+        """Whether one server has all shards, so that one call can use keys of several shards."""
         return self._topology.is_single_server
 
     async def read(self, calls: Sequence[Call]) -> list[Reply]:
-        """Return the replies to calls that change nothing. Raise the error of the first call that fails."""
+        """Return the replies to calls that are safe to repeat. Raise the error of the first that fails."""
         with self._calls:
             replies = await self._call_with_retry(calls, writes=False)
         for reply in replies:
@@ -69,12 +69,12 @@ class Router:
         return replies
 
     async def write(self, calls: Sequence[Call]) -> list[Reply]:
-        """Return the reply or the error of each call of the write script."""
+        """Send calls of the write script, and return the reply to each call, or its error."""
         with self._calls:
             return await self._call_with_retry(calls, writes=True)
 
     async def close(self) -> None:
-        """Refuse further calls, and wait for those in flight, including their retries."""
+        """Refuse further calls, and wait for the calls in flight and their retries."""
         await self._calls.drain()
 
     async def _call_with_retry(self, calls: Sequence[Call], *, writes: bool) -> list[Reply]:
@@ -101,7 +101,7 @@ class Router:
         ]
 
     async def _call_once(self, calls: Sequence[Call], *, writes: bool) -> list[Reply]:
-        """Send each node its calls in one batch.
+        """Send each node its calls in one batch, and return all replies.
 
         Invalidate the topology if an error suggests that it is out of date.
         """
@@ -129,10 +129,10 @@ class Router:
         return replies
 
     async def _follow_redirect(self, call: Call, reply: Reply, node: Node, *, writes: bool) -> Reply:
-        """Follow a redirect to another node.
+        """Handle a reply that redirects the call to another node, and return any other reply unchanged.
 
-        MOVED: the slot has moved, so remember its new node. ASK: the slot is being moved, so send only this
-        call to the other node.
+        MOVED: the shard has moved, so remember its new node for the retry. ASK: the shard is being moved, so
+        send only this call to the other node.
         """
         if not isinstance(reply, AskError):
             return reply

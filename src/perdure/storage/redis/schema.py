@@ -1,9 +1,9 @@
-"""The names of keys, the entries of indexes, and the stored form of a record.
+"""Defines the names of keys, the entries of indexes, and the stored form of a record.
 
 All keys of a shard have the same hash tag, so they are in one slot of a cluster and one script can use them.
 Names are separated by NUL, which no name contains. Every index is a sorted set whose scores are all equal, so
 its entries are sorted by their bytes. Numbers have 16 digits, so that they sort in numerical order. No
-counters are stored: a count is the length of a range of an index.
+counters are stored: `counts` counts the entries in a range of an index.
 
     key                                         entries of the index
     R space partition key                       (a record, stored as one string)
@@ -47,18 +47,18 @@ def join_names(*names: str) -> bytes:
 
 
 class Keys:
-    """The names of all keys with one prefix."""
+    """Builds the names of the Redis keys of one storage. All of them contain its prefix."""
 
     def __init__(self, prefix: str) -> None:
         self.hash_tags = tuple(f"{{{prefix}:{shard:02}}}".encode() for shard in range(SHARD_COUNT))
         self.channel = f"{prefix}:changes".encode()
         self.format_key = self.hash_tags[0] + b"format"
-        """The key of the format version, the only key that always exists."""
+        """The key that stores the format version. It exists even if there are no records."""
         self.scan_pattern = f"{{{prefix}:[0-9][0-9]}}*".encode()
-        """The glob pattern that matches all keys."""
+        """The glob pattern that matches all keys of the storage."""
 
     def split_key(self, key: bytes) -> tuple[int, bytes, list[str]]:
-        """Return the shard of a key, the letter of its kind, and the names in it."""
+        """Split a key into the number of its shard, the letter of its kind, and the names in it."""
         start = len(self.hash_tags[0])
         return int(key[start - 3 : start - 1]), key[start : start + 1], key[start + 1 :].decode().split("\0")
 
@@ -77,15 +77,15 @@ class Keys:
         return self.hash_tags[shard] + (b"g" if by_tag else b"o") + join_names(space, partition)
 
     def count_indexes(self, space: Space, partition: str | None, shard: int) -> tuple[bytes, bytes]:
-        """Return the index of all records by tag, and that of the records that can expire."""
+        """Return the keys of two indexes by tag: that of all records, and that of records that can expire."""
         expiries = b"E" + space.encode() if partition is None else b"e" + join_names(space, partition)
         return self.listing_index(space, partition, shard, by_tag=True), self.hash_tags[shard] + expiries
 
     def script_keys(
         self, partitions: Iterable[tuple[Space, str]], addresses: Sequence[Address]
     ) -> list[bytes]:
-        """Return the keys that the scripts use for these records of one shard, in the order they expect:
-        the timer and expiry indexes, the six indexes of each partition, and the records.
+        """Return the keys that a script needs for these records, all of one shard, in the order it expects:
+        timer index, expiry index, six indexes for each of `partitions`, and the records.
         """
         shard = shard_of(addresses[0].partition)
         tag = self.hash_tags[shard]
@@ -105,17 +105,17 @@ def batches_by_shard(addresses: Iterable[Address], size: int) -> list[Sequence[A
 
 
 def entry_number(entry: bytes, prefix: int) -> Micros:
-    """Return the number in an index entry. It follows a prefix of this many bytes."""
+    """Return the number in an index entry. It starts after `prefix` bytes."""
     return int(entry[prefix : prefix + NUMBER_WIDTH])
 
 
 def entry_names(entry: bytes, prefix: int) -> list[str]:
-    """Return the names in an index entry. They follow the number."""
+    """Return the names in an index entry. They follow the number, which starts after `prefix` bytes."""
     return entry[prefix + NUMBER_WIDTH :].decode().split("\0")
 
 
 def entry_address(entry: bytes, prefix: int) -> Address:
-    """Return the address in an entry of the timers or of the expiries."""
+    """Return the address in an entry of the timer index or the expiry index."""
     key, partition, space = entry_names(entry, prefix)
     return Address(Space(space), partition, key)
 
@@ -128,12 +128,12 @@ class LexRange(msgspec.Struct, frozen=True):
     descending: bool = False
 
     def starting_after(self, entry: bytes) -> LexRange:
-        """Return the part of the range after this entry."""
+        """Return the rest of the range, after this entry."""
         return LexRange(b"(" + entry, self.last, self.descending)
 
 
 def position_entry(position: Position, partition: str | None, tag: Tag | None) -> bytes:
-    """Return the index entry of a position in the listing of one partition, or of all partitions."""
+    """Return the index entry at a position in a listing of one partition, or of all if it is None."""
     names = [position.key] if partition is not None else [position.key, position.partition]
     return tag_prefix(tag) + encode_number(position.order) + join_names(*names)
 
@@ -143,7 +143,7 @@ def tag_prefix(tag: Tag | None) -> bytes:
 
 
 def listing_range(tag: Tag | None, *, descending: bool) -> LexRange:
-    """Return the range of a whole listing, or of the records with one tag."""
+    """Return the range of all records in a listing, or of the records with this tag if it is not None."""
     low, high = b"-", b"+"
     if tag is not None:
         low, high = b"[" + tag_prefix(tag), b"(" + tag.encode() + b"\1"
@@ -151,18 +151,18 @@ def listing_range(tag: Tag | None, *, descending: bool) -> LexRange:
 
 
 def due_range(lane: str, until: Micros) -> LexRange:
-    """Return the range of the timers of a lane up to and including a time."""
+    """Return the range of the timer index with the records of a lane that have `wake_at <= until`."""
     prefix = lane.encode() + NUL
     return LexRange(b"[" + prefix, b"(" + prefix + encode_number(until + 1))
 
 
 def expired_range(until: Micros) -> LexRange:
-    """Return the range of the expiries up to and including a time."""
+    """Return the range of the expiry index with the records that have `expires_at <= until`."""
     return LexRange(b"-", b"(" + encode_number(until + 1))
 
 
 DAMAGED = b"!"
-"""The value that the scripts return instead of the state of a damaged record."""
+"""The value that the write script returns instead of the state of a damaged record."""
 _EXPIRY, _WAKE, _TAG = 2 * NUMBER_WIDTH, 3 * NUMBER_WIDTH, 4 * NUMBER_WIDTH
 
 
@@ -194,12 +194,12 @@ def decode_record(address: Address, value: bytes) -> Record | Damaged:
 
 
 def encode_state(record: Record) -> bytes:
-    """Encode version, order and tag, which the scripts compare to decide a change."""
+    """Encode version, order and tag. The write script accepts a change only if the stored ones are equal."""
     return encode_number(record.version) + encode_number(record.order) + record.tag.encode()
 
 
 def decode_state(address: Address, value: bytes) -> RecordState | None:
-    """Return the state that a change found at this address; raise StorageCorrupt if the record is damaged."""
+    """Decode the state that the write script found at this address. Raise StorageCorrupt if it is damaged."""
     if not value:
         return None
     if value == DAMAGED:
@@ -213,5 +213,5 @@ def decode_state(address: Address, value: bytes) -> RecordState | None:
 
 
 def decode_tag(value: bytes) -> Tag:
-    """Return the tag in the state of a purged record. Bytes that are not valid UTF-8 are replaced."""
+    """Return the tag in the encoded state of a purged record. Replace bytes that are not valid UTF-8."""
     return value[_EXPIRY:].decode(errors="replace")

@@ -1,4 +1,4 @@
-"""The Lua scripts that run in the server, each preceded by the functions of `lua/record.lua`.
+"""Loads the Lua scripts that run in the server. Each one starts with the functions of `lua/record.lua`.
 
 A script is called by its hash. If the server does not have the script, the call is repeated with its text.
 """
@@ -19,7 +19,7 @@ _DIRECTORY = files(__package__ or "") / "lua"
 
 
 class Script(msgspec.Struct, frozen=True):
-    """A script and the SHA-1 hash of its text, by which the server caches it."""
+    """The text of a Lua script, and its SHA-1 hash, by which the server caches the script."""
 
     text: str
     sha: str
@@ -47,5 +47,5 @@ RECORDS_SCRIPT = _load("records")
 
 
 def with_script_text(command: Command) -> Command:
-    """Return the same call with the text of the script, for a server that does not have the script."""
+    """Return the same call with the script's text instead of its hash, for a server without the script."""
     return ("EVAL", _TEXT_BY_SHA[command[1]], *command[2:])

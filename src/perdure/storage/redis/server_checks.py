@@ -1,4 +1,4 @@
-"""Checks before a storage is opened: the servers must keep acknowledged writes, and the format must be known.
+"""Checks, before a storage is opened, that its servers keep acknowledged writes and that its format is known.
 
 A server with a memory limit may be configured to evict keys when it is full, and a server without an
 append-only file loses its newest writes when its process is killed. Both are refused unless the URL's options
@@ -29,27 +29,27 @@ from .schema import Keys
 from .topology import Topology
 
 FORMAT_VERSION = 1
-"""The version of the stored format."""
+"""The version of the stored format. A storage with a newer version is refused."""
 _INFO_SECTIONS = ("memory", "persistence", "cluster")
 
 log = logging.getLogger(__name__)
 
 
 async def check_servers(location: Location, topology: Topology, router: Router, keys: Keys) -> None:
-    """Raise an error if the storage cannot be opened safely."""
+    """Raise an error if a server may lose acknowledged writes, or if the stored format is not supported."""
     try:
         for node in dict.fromkeys(await topology.nodes_by_shard()):
             await _check_node(location, node)
         await _check_format(location, router, keys)
     except StorageUnavailable as error:
         if isinstance(error.__cause__, (AuthenticationError, AuthorizationError)):
-            remedy = "check user and password in the URL"
+            remedy = "check the user and password in the URL"
             raise CannotOpen(location.display_name, "authentication failed", remedy) from error.__cause__
         raise
     except StorageFailed as error:
         remedy = (
-            "check that the URL scheme matches the server (redis, redis+sentinel, redis+cluster), and the "
-            "user's permissions"
+            "check that the URL scheme matches the server (redis, redis+sentinel, redis+cluster), and check "
+            "the user's permissions"
         )
         raise CannotOpen(location.display_name, str(error.__cause__), remedy) from error.__cause__
 
@@ -76,9 +76,9 @@ def _check_eviction(location: Location, node: Node, info: dict[str, str]) -> Non
         return
     if location.options.eviction == "refuse":
         reason = f"{node.name} evicts records when its memory is full (maxmemory-policy {policy})"
-        remedy = "set maxmemory-policy noeviction, or add eviction=accept"
+        remedy = "set maxmemory-policy noeviction, or add eviction=accept to the URL"
         raise UnsafeServer(location.display_name, reason, remedy)
-    log.warning("%s evicts records when its memory is full: maxmemory-policy is %s", node.name, policy)
+    log.warning("%s evicts records when its memory is full (maxmemory-policy %s)", node.name, policy)
 
 
 async def _check_persistence(location: Location, node: Node, info: dict[str, str]) -> None:
@@ -93,21 +93,21 @@ async def _check_persistence(location: Location, node: Node, info: dict[str, str
 
 
 def _refuse_unless_accepted(location: Location, reason: str, remedy: str) -> None:
-    """Refuse a server that may lose acknowledged writes, or warn if the URL accepts it."""
+    """Raise UnsafeServer for a server that may lose acknowledged writes. If the URL accepts it, only warn."""
     if location.options.persistence != "any":
-        remedy += ", or add persistence=any to accept the loss"
+        remedy += ", or add persistence=any to the URL to accept the loss"
         raise UnsafeServer(location.display_name, reason, remedy)
     log.warning("%s: acknowledged writes may be lost when the server stops", reason)
 
 
 async def _check_format(location: Location, router: Router, keys: Keys) -> None:
-    """Store the format version, or check the stored one. This is idempotent, so it is sent as a read."""
+    """Store the format version, or check the stored one. Repeating this is safe, so it is sent as a read."""
     try:
         (stored,) = await router.read([(0, ("SET", keys.format_key, FORMAT_VERSION, "NX", "GET"))])
         version = FORMAT_VERSION if stored is None else int(cast("bytes", stored))
     except (ValueError, StorageCorrupt) as error:
         reason = f"the key {keys.format_key.decode()} was not written by perdure"
-        raise ForeignStorage(location.display_name, reason, "use another prefix") from error
+        raise ForeignStorage(location.display_name, reason, "set another prefix in the URL") from error
     if version > FORMAT_VERSION:
         reason = f"its format is {version}, but this version of perdure supports only {FORMAT_VERSION}"
         raise NewerSchema(location.display_name, reason, "upgrade perdure")

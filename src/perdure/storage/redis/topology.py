@@ -1,4 +1,4 @@
-"""Which node has which shard: one server has all, sentinels know the master, a cluster has a slot map.
+"""Finds out which node has which shard, from the URL, from sentinels, or from the slot map of a cluster.
 
 The known topology may be out of date. After `invalidate` it is discovered again before its next use.
 """
@@ -26,14 +26,14 @@ from .node import Host, Node, parse_info
 from .schema import Keys
 
 DISCOVERY_GRACE = 0.1
-"""Seconds to wait for slot maps that may be newer than the first one received."""
+"""Seconds to wait for the slot maps of all nodes before the best of those received is used."""
 
 
 class Topology(ABC):
-    """The nodes, and the node of each shard. A topology belongs to one event loop."""
+    """The known nodes, and the node of each shard. Use a topology in one event loop only."""
 
     is_single_server: ClassVar[bool] = True
-    """Whether one server has all shards, so that one command can use keys of several."""
+    """Whether one server has all shards, so that one command can use keys of several shards."""
 
     def __init__(self, location: Location) -> None:
         self._location = location
@@ -43,7 +43,7 @@ class Topology(ABC):
         self._closed = False
 
     async def nodes_by_shard(self) -> Sequence[Node]:
-        """Return the node of each shard."""
+        """Return the node of each shard, by shard number. Discover the topology if it is not known."""
         if self._nodes_by_shard is None:
             async with self._discovery_lock:
                 self._check_open()
@@ -55,7 +55,7 @@ class Topology(ABC):
         self._nodes_by_shard = None
 
     def move_shard(self, shard: int, host: Host) -> None:
-        """Set the node of a shard that has moved, according to a redirect."""
+        """Remember that a shard has moved to this host. A redirect from the old node reports this."""
         if self._nodes_by_shard is not None:
             self._nodes_by_shard[shard] = self.node(host)
 
@@ -86,7 +86,7 @@ class Topology(ABC):
 
     @abstractmethod
     async def _discover(self) -> Sequence[Host]:
-        """Return the host of each shard."""
+        """Find out and return the host of each shard, by shard number."""
 
 
 class SingleTopology(Topology):
@@ -97,7 +97,7 @@ class SingleTopology(Topology):
 
 
 class SentinelTopology(Topology):
-    """The master that the sentinels report."""
+    """A master that has all shards. The sentinels report its address."""
 
     def __init__(self, location: Location) -> None:
         super().__init__(location)
@@ -123,7 +123,7 @@ class SentinelTopology(Topology):
 
 
 class ClusterTopology(Topology):
-    """The nodes of a cluster, each of which has a slot map."""
+    """A cluster. Each of its nodes reports a slot map, which shows which node has each slot."""
 
     is_single_server = False
 
@@ -151,10 +151,10 @@ class ClusterTopology(Topology):
         if isinstance(best.error, RedisError):
             raise server_error(best.error, self._location.display_name) from best.error
         name = self._location.display_name
-        raise best.error or StorageUnavailable(f"{name}: no node knows which node has each slot")
+        raise best.error or StorageUnavailable(f"{name}: no node of the cluster knows all slots")
 
     async def _disconnect_others(self, hosts: Iterable[Host]) -> None:
-        """Remember the hosts of a slot map. Disconnect the nodes that are neither in it nor in the URL."""
+        """Remember the hosts of a slot map. Disconnect from nodes that are in neither the map nor the URL."""
         self._known_hosts = set(hosts)
         for host, node in self._nodes.items():
             if host not in self._known_hosts and host not in self._location.hosts:
@@ -162,17 +162,17 @@ class ClusterTopology(Topology):
 
 
 class _SlotMap(msgspec.Struct, frozen=True):
-    """The slot map of one node. A node that is cut off reports a failed state or an older epoch."""
+    """The slot map of one node. A node that is cut off reports a failed cluster or an older epoch."""
 
     hosts: Sequence[Host] = ()
-    """The host of each shard; empty if the node does not know all of them."""
+    """The host of each shard, by shard number. Empty if the node does not know all of them."""
     rank: tuple[bool, int] = (False, 0)
-    """Whether the node reports a healthy cluster, and its epoch. The highest rank is the best."""
+    """Whether the node reports a healthy cluster, and its epoch. The best map has the highest rank."""
     error: Exception | None = None
 
 
 async def _best_slot_map(requests: Sequence[asyncio.Task[_SlotMap]]) -> _SlotMap:
-    """Return the best map received within the grace period, else the first one after it, else an error."""
+    """Return the best slot map of the first DISCOVERY_GRACE seconds, or else the first one that follows."""
     done, waiting = await asyncio.wait(requests, timeout=DISCOVERY_GRACE)
     while waiting and not any(task.result().hosts for task in done):
         arrived, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -192,7 +192,7 @@ async def _fetch_slot_map(node: Node, slots: Sequence[int]) -> _SlotMap:
 
 
 def _masters_of(ranges: Sequence[Sequence[Any]], slots: Sequence[int], sender: Host) -> list[Host] | None:
-    """Return the master of each of these slots, or None if one of them has no master."""
+    """Return the host of the master of each of these slots, or None if a slot has no master."""
     masters = [
         (first, last, ((name or b"").decode() or sender[0], port))
         for first, last, (name, port, *_), *_ in ranges

@@ -1,4 +1,4 @@
-"""Writes: one call of the write script for each commit, and for each batch of a purge.
+"""Writes each commit, and each batch of a purge, with one call of the write script.
 
 Every key that the script can use is declared in its call; otherwise a slot that is being moved to another
 node could leave a commit half written. All keys are known in advance because they contain only parts of the
@@ -44,9 +44,9 @@ from .schema import (
 from .scripts import WRITE_SCRIPT, Argument
 
 MAX_MESSAGE_BYTES = 1024
-"""Maximum size of a notification. A longer one is sent without addresses, and wakes all watches."""
+"""Maximum size of a notification in bytes. A larger one is sent without addresses, and wakes all watches."""
 MAX_PURGED_PER_CALL = 100
-"""Maximum number of records that one call purges. More would block the server for too long."""
+"""Maximum number of records that one script call purges. More would block the server for too long."""
 
 
 class Writer:
@@ -76,7 +76,7 @@ class Writer:
     async def purge(
         self, until: Micros, limit: int, wake: Callable[[Iterable[Address]], None]
     ) -> list[Purged]:
-        """Delete expired records and wake their watches. Records deleted before an error stay deleted."""
+        """Delete expired records and wake their watches. If an error occurs, deleted records stay deleted."""
         lex_range = expired_range(until)
         scans = [ShardScan(shard, self._keys.expiry_index(shard), lex_range) for shard in range(SHARD_COUNT)]
         scan = MergedScan(self._router, scans)
@@ -91,7 +91,7 @@ class Writer:
         except StorageError as error:
             if not purged:
                 raise
-            reason = f"{len(purged)} records were purged, perhaps more ({error})"
+            reason = f"{len(purged)} records were purged, perhaps more, before an error occurred ({error})"
             raise OutcomeUnknown(reason) from error
         finally:
             wake(each.address for each in purged)
@@ -100,7 +100,7 @@ class Writer:
     async def _delete_expired(
         self, addresses: Sequence[Address], until: Micros, purged: list[Purged]
     ) -> None:
-        """Delete the records that have expired, and append them to `purged` in the order given."""
+        """Delete the records at these addresses that have expired, and append them to `purged`, in order."""
         batches = batches_by_shard(addresses, MAX_PURGED_PER_CALL)
         calls = [
             _write_call(self._keys, [_Write("purge", each) for each in batch], None, until, self._client)
@@ -120,7 +120,7 @@ class Writer:
 
 
 class _Write(NamedTuple):
-    """A change, or the purge of a record, as the write script expects it."""
+    """A change to a record, or its purge, in the form that the write script expects."""
 
     kind: str
     address: Address
@@ -130,7 +130,7 @@ class _Write(NamedTuple):
 
 
 def _write_of(change: Change, guard: Guard | None, now: Micros) -> _Write:
-    # By how much the change raises the guarded count, if the script accepts the change.
+    # The number that the change adds to the guarded count if the script accepts the change.
     delta = 0 if guard is None else guard_delta(guard, [change], [Accepted(1)], now)
     match change:
         case Insert(record=record):
@@ -146,7 +146,7 @@ def _write_of(change: Change, guard: Guard | None, now: Micros) -> _Write:
 def _write_call(
     keys: Keys, writes: Sequence[_Write], guard: Guard | None, now: Micros, client: bytes
 ) -> Call:
-    """Return a call of the write script. All records are in one shard."""
+    """Return the call of the write script for these writes. Their records must be in the same shard."""
     addresses = [write.address for write in writes]
     partition = addresses[0].partition
     partitions = [address[:2] for address in addresses]

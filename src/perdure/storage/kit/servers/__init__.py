@@ -1,10 +1,10 @@
-"""Real servers for tests. They are started from packages on free loopback ports, and stopped by process id.
+"""Real servers for tests. They are started from installed packages, and listen on free loopback ports.
 
     with Postgres() as server:
         storage = await open_storage(server.new_url())       # a new schema each time
 
-`Postgres`, `Valkey`, `ValkeyCluster`, `ValkeySentinel`, `Dynoxide` and `ExtendDb` need no root and no
-container. `pip install 'perdure[servers]'` installs the first four; `python -m
+`Postgres`, `Valkey`, `ValkeyCluster`, `ValkeySentinel`, `Dynoxide` and `ExtendDb` need neither root nor a
+container. `pip install 'perdure[servers]'` installs the programs of the first four; `python -m
 perdure.storage.kit.servers.npm_packages` installs the others into the environment of the Python that runs it.
 A server stops when the process that started it ends, even if that process is killed.
 """

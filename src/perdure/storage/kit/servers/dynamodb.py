@@ -1,4 +1,4 @@
-"""Servers with the API of DynamoDB: dynoxide is fast, ExtendDB is strict, Amazon's server is the reference.
+"""Servers with DynamoDB's API: dynoxide is fast, ExtendDB is strict, and Amazon's server is the reference.
 
 The first two are npm packages, which `npm_packages` installs into the environment of this Python. Amazon's
 server sends telemetry unless it is disabled, listens on every interface, and its licence requires an AWS
@@ -25,7 +25,7 @@ CREDENTIALS: Mapping[str, str] = {
     "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
     "AWS_DEFAULT_REGION": REGION,
 }
-"""Environment variables with credentials that the servers accept: the example in Amazon's documentation."""
+"""Environment variables with credentials that the servers accept, taken from Amazon's documentation."""
 
 
 def package_name(program: str) -> str:
@@ -48,7 +48,7 @@ class _DynamoDb(Server):
         return f"http://127.0.0.1:{self.port}"
 
     def new_url(self, options: str = "") -> str:
-        """Return the URL of a new table. It is created by `migrate_storage`, which needs CREDENTIALS."""
+        """Return the URL of a new table. `migrate_storage`, which needs CREDENTIALS, creates the table."""
         query = urlencode({"endpoint_url": self.endpoint, "region_name": REGION})
         return f"dynamodb://perdure-{uuid4().hex}?{query}{options}"
 
@@ -65,7 +65,7 @@ class Dynoxide(_DynamoDb):
 
 
 class ExtendDb(_DynamoDb):
-    """The server ExtendDB, which checks signatures and throttles. Its indexes lag."""
+    """The server ExtendDB, which checks signatures and throttles requests. Its indexes lag behind."""
 
     def environment(self) -> Mapping[str, str]:
         return {
@@ -95,7 +95,7 @@ class DynamoDbLocal(_DynamoDb):
     def __init__(self, jar: Path, java: str = "java") -> None:
         super().__init__()
         if not jar.exists():
-            raise MissingServer(f"{jar} does not exist")
+            raise MissingServer(f"{jar} does not exist; download DynamoDB Local from Amazon")
         self._jar = jar
         self._java = java
 

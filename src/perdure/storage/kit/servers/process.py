@@ -1,4 +1,4 @@
-"""A server process with its directory and its port. Tests can stop, kill, pause and restart it."""
+"""Runs a server as a process with its own directory and port. Tests can stop, kill, pause and restart it."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from typing import IO, Self, cast
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 START_TIMEOUT = 60.0
-"""Seconds to wait before a server that does not respond is considered failed. The limit is generous."""
+"""Seconds to wait until a server responds. The limit is generous, for slow machines."""
 NOBODY_UID = 65534
-"""The user id of servers that refuse to run as root."""
+"""The user id that runs PostgreSQL if the tests run as root, because PostgreSQL refuses to run as root."""
 
 
 class MissingServer(Exception):
-    """Raised when the server's package is not installed. The message says how to install it."""
+    """Raised when the program of a server is not installed. The message explains how to install it."""
 
 
 class ServerFailed(Exception):
-    """Raised when a server did not start. The message contains the end of its log."""
+    """Raised when a server or its installation fails, or when a server is not running."""
 
 
 class ManagedServer(ABC):
-    """A server or a group of servers. Use it as a context manager, or call `start` and `close`."""
+    """A server, or a group of servers. Use it as a context manager, or call `start` and `close`."""
 
     @abstractmethod
     def start(self) -> None: ...
@@ -67,7 +67,7 @@ class Server(ManagedServer):
 
     @cached_property
     def folder(self) -> Path:
-        """The directory of this server's files, created on first use."""
+        """The temporary directory with this server's files. It is created on first use."""
         return Path(tempfile.mkdtemp(prefix="perdure-server-"))
 
     @property
@@ -86,10 +86,10 @@ class Server(ManagedServer):
         return {}
 
     def prepare(self) -> None:
-        """Create the files that the server needs in its directory. This runs before the first start."""
+        """Create the files that the server needs in its directory. Called before the first start."""
 
     def start(self) -> None:
-        """Start the server, with its data if it ran before, and return when it responds."""
+        """Start the server and return when it responds. A server that ran before still has its data."""
         if not any(self.folder.iterdir()):
             self.prepare()
         user = "-" if self.run_as is None else str(self.run_as)
@@ -127,7 +127,7 @@ class Server(ManagedServer):
         self.start()
 
     def pause(self) -> None:
-        """Suspend the process."""
+        """Suspend the server process until `resume` is called."""
         self._send(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -141,7 +141,7 @@ class Server(ManagedServer):
 
     def _send(self, number: signal.Signals) -> None:
         if self._supervisor is None or not self.pid:  # a signal to 0 goes to this process group
-            raise ServerFailed(f"{self.name} is not running")
+            raise ServerFailed(f"{self.name} is not running; call start() first")
         os.kill(self.pid, number)
 
     def _log(self) -> Path:
@@ -157,11 +157,11 @@ def package_folder(name: str) -> Path:
 
 
 PORTS = range(10_000, 32_000)
-"""The ports for servers. They are below those of outgoing connections, which could take a port first."""
+"""The ports for servers. They are below those of outgoing connections, which could take them first."""
 
 
 def free_port() -> int:
-    """Return a random port that was free a moment ago."""
+    """Return a random port that is free now. Another process may still take it before it is used."""
     while True:
         port = secrets.choice(PORTS)
         with socket.socket() as probe, suppress(OSError):
@@ -170,7 +170,7 @@ def free_port() -> int:
 
 
 def port_responds(port: int, request: bytes = b"", response: bytes = b"") -> bool:
-    """Return whether a server listens on the port, and responds to the request as expected."""
+    """Return whether a server listens on the port and, if `response` is not empty, replies with it."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1) as line:
             line.sendall(request)
@@ -180,7 +180,7 @@ def port_responds(port: int, request: bytes = b"", response: bytes = b"") -> boo
 
 
 def wait_until(what: str, condition: Callable[[], bool]) -> None:
-    """Return when the condition holds; raise ServerFailed with `what` if that takes too long."""
+    """Wait until the condition is true. After START_TIMEOUT, raise ServerFailed with the message `what`."""
     deadline = time.monotonic() + START_TIMEOUT
     while not condition():
         if time.monotonic() > deadline:

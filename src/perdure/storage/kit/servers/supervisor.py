@@ -1,4 +1,4 @@
-"""Run a server as a child process, and stop it when this process's standard input is closed.
+"""Runs a server as a child process, and stops it when the standard input of this program is closed.
 
 A killed test run therefore leaves no server behind. This file runs as a script that imports neither perdure
 nor site packages, because that starts faster: `python -I -S supervisor.py USER COMMAND...`. It prints the
@@ -14,11 +14,11 @@ import sys
 import threading
 
 STOP_TIMEOUT = 30.0
-"""Seconds to wait after SIGINT before the server is killed."""
+"""Seconds that a server has to stop after SIGINT before it is killed."""
 
 
 def main(user: str, *command: str) -> int:
-    """Run the command and return its exit code."""
+    """Run the command as this user, and return its exit code."""
     number = None if user == "-" else int(user)
     server = subprocess.Popen(  # noqa: S603 - the caller's command
         command,

@@ -1,4 +1,4 @@
-"""Valkey: a single server, a cluster, or a master with a replica and sentinels."""
+"""Valkey servers for tests: a single server, a cluster, or a master with a replica and sentinels."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from .process import (
 
 SLOTS = 16384
 SERVICE = "perdure"
-"""The service name of the master that the sentinels monitor."""
+"""The name under which the sentinels monitor the master."""
 SENTINEL_PERIODS_MS = {"publish-period": 200, "info-period": 500, "ask-period": 200}
-"""Periods of the sentinels' messages, in milliseconds; the defaults are up to ten seconds."""
+"""Milliseconds between the sentinels' messages of each kind. The defaults are up to ten seconds."""
 
 
 def binary() -> Path:
@@ -30,7 +30,7 @@ def binary() -> Path:
 
 
 class Valkey(Server):
-    """A server that flushes its append-only file with each write. `settings` are those of valkey.conf."""
+    """A Valkey server that flushes each write to disk. `settings` are directives of valkey.conf."""
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Valkey(Server):
         return f"redis://127.0.0.1:{self.port}/0"
 
     def new_url(self, options: str = "") -> str:
-        """Return the URL of a new storage, which has its own prefix."""
+        """Return the URL of a new storage, whose keys have their own prefix."""
         return f"{self.url}?prefix={uuid4().hex}{options}"
 
     def command(self) -> list[str]:
@@ -69,7 +69,7 @@ class _Sentinel(Valkey):
         self._failure_timeout = failure_timeout
 
     def prepare(self) -> None:
-        """Write the configuration file, in which a sentinel also stores its state."""
+        """Write the configuration file, in which the sentinel later also stores its state."""
         lines = (
             f"port {self.port}",
             "bind 127.0.0.1",
@@ -94,7 +94,7 @@ class _Sentinel(Valkey):
 
 
 class _ServerGroup(ManagedServer):
-    """Servers that are started and closed together."""
+    """A group of servers that are started and closed together."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -106,8 +106,8 @@ class _ServerGroup(ManagedServer):
 class ValkeyCluster(_ServerGroup):
     """A cluster of nodes without replicas. Each node has an equal part of the slots.
 
-    A node that is silent for longer than `failure_timeout` seconds is considered failed, and with it the
-    whole cluster.
+    If a node does not respond for `failure_timeout` seconds, the other nodes consider the node and the whole
+    cluster as failed.
     """
 
     def __init__(self, nodes: int = 3, *, failure_timeout: float = 15.0) -> None:
@@ -127,7 +127,7 @@ class ValkeyCluster(_ServerGroup):
         return f"{self.url}/?prefix={uuid4().hex}{options}"
 
     def start(self) -> None:
-        """Start the nodes and join them; return when each of them knows all slots."""
+        """Start the nodes and connect them to a cluster. Return when each node knows all slots."""
         for node in self.nodes:
             self._stack.enter_context(node)
         first_port = str(self.nodes[0].port)
@@ -146,7 +146,7 @@ class ValkeyCluster(_ServerGroup):
 class ValkeySentinel(_ServerGroup):
     """A master, a replica, and sentinels.
 
-    If the master is silent for longer than `failure_timeout` seconds, the sentinels promote the replica.
+    If the master does not respond for `failure_timeout` seconds, the sentinels promote the replica.
     """
 
     def __init__(self, sentinels: int = 3, *, failure_timeout: float = 1.0) -> None:
@@ -166,7 +166,7 @@ class ValkeySentinel(_ServerGroup):
         return f"{self.url}?prefix={uuid4().hex}{options}"
 
     def start(self) -> None:
-        """Start all servers; return when the replica is in sync and the sentinels know all of them."""
+        """Start all servers. Return when the replica is connected and the sentinels know all servers."""
         for server in (self.master, self.replica, *self.sentinels):
             self._stack.enter_context(server)
         wait_until(

@@ -1,4 +1,4 @@
--- Count the live records of each tag.
+-- Count the live records with each tag.
 --
 -- KEYS   pairs of indexes: all records by tag, and the records that can expire by tag
 -- ARGV   the microsecond after now

@@ -1,12 +1,12 @@
--- Count the missing index entries of records, and add them if requested. Damaged records are skipped, because their
--- entries are unknown.
+-- Count the index entries that records should have but do not have, and add them if requested. Skip damaged records,
+-- because their entries are unknown.
 --
 -- KEYS   timer and expiry index of the shard; six indexes for each partition; records
 -- ARGV   1 to add missing entries, else 0; number of partitions;
 --        for each partition: partition, space
 --        for each record:    number of its partition, key
 --
--- Returns how many entries are missing from each of the eight kinds of index.
+-- Returns the number of missing entries in each of the eight kinds of index.
 
 local repairs, partitions = ARGV[1] == '1', tonumber(ARGV[2])
 local first_record = 2 + 6 * partitions

@@ -5,7 +5,7 @@
 local NEVER = '9999999999999999'
 local MAX_HEAD_BYTES = 4 * 16 + 64 + 1 + 256 + 1
 
--- Return the fields of a record without its body; nil if there is no record; only `is_damaged` if it is damaged.
+-- Return the fields of a record except its body, nil if there is no record, or only `is_damaged` if it is damaged.
 local function head_of(text)
     if text == '' then
         return nil
@@ -24,8 +24,8 @@ local function head_of(text)
     }
 end
 
--- Read the fields of the record with this key. A key of the wrong type is a damaged record. After any other error
--- the command is repeated, so that the script fails with this error.
+-- Read the fields of the record with this key. If the key has the wrong type, the record is damaged. After any other
+-- error, repeat the command outside of `pcall`, so that the script fails with this error.
 local function head_at(key)
     local text = redis.pcall('GETRANGE', key, 0, MAX_HEAD_BYTES - 1)
     if type(text) == 'table' and string.find(text.err, '^WRONGTYPE') then
@@ -34,8 +34,8 @@ local function head_at(key)
     return head_of(type(text) == 'string' and text or redis.call('GETRANGE', key, 0, MAX_HEAD_BYTES - 1))
 end
 
--- Return the entries of a record in the eight indexes: the six of its partition, the timers and the expiries.
--- The value is false if a record has no entry in an index.
+-- Return the entries of a record in the eight indexes: six listings and counts of its partition and space, the timer
+-- index and the expiry index. An entry is false if the record does not belong in that index.
 local function entries_of(head, key, partition, space)
     local can_expire = head.expires ~= NEVER
     local in_partition = head.order .. key
@@ -52,7 +52,7 @@ local function entries_of(head, key, partition, space)
     }
 end
 
--- Return how many records with a tag have not expired. `instant` is the microsecond after now.
+-- Return the number of records with a tag that have not expired. `instant` is the microsecond after now.
 local function count(tags, expiries, tag, instant)
     local first = '[' .. tag .. '\0'
     return redis.call('ZLEXCOUNT', tags, first, '(' .. tag .. '\1')

@@ -1,9 +1,10 @@
--- Read records until their values reach a number of bytes. At least one record is read.
+-- Read records until the total size of their values reaches a limit. Read at least one record.
 --
 -- KEYS   records
--- ARGV   the number of bytes
+-- ARGV   the limit in bytes
 --
--- Returns the values of the first records. The value is nil if a record does not exist or is not a string.
+-- Returns the values of the records that were read, in order. A value is nil if the record does not exist or is not a
+-- string.
 
 local left = tonumber(ARGV[1])
 local result = {}

@@ -1,11 +1,11 @@
--- Count the entries of an index that have no record, and remove them if requested. Entries of damaged records are
--- kept, because they may be correct.
+-- Count the entries of an index that do not match a record, and remove them if requested. Keep the entries of damaged
+-- records, because they may be correct.
 --
 -- KEYS   the index; for each entry: its record
 -- ARGV   1 to remove the entries, else 0; the number of the kind of index, from 1 to 8;
 --        for each entry: the entry, and the key, partition and space of its record
 --
--- Returns the number of entries without a record.
+-- Returns the number of entries that do not match a record.
 
 local repairs, index = ARGV[1] == '1', tonumber(ARGV[2])
 local number = 0

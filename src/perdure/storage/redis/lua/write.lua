@@ -7,8 +7,8 @@
 --        for each partition: partition, space
 --        for each change:    kind, number of its partition, key, expected state, delta of the guarded count, value
 --
--- Returns 1 if the changes were written, else 0; the count that the guard refused, else 0; and the state that each
--- change found, which is '!' for a damaged record. A commit that finds a damaged record is refused; a purge skips it.
+-- Returns 1 if the changes were written, else 0; the count for which the guard refused them, else 0; and the state that
+-- each change found, which is '!' for a damaged record. A commit with a damaged record is refused; a purge skips it.
 
 local now, instant, channel, message = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local partitions, guarded, max_count, tags = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
