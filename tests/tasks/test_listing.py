@@ -155,7 +155,7 @@ async def test_there_is_no_cursor_after_an_exactly_full_last_page(store: TaskSto
 @pytest.mark.parametrize("limit", [0, -1, 201, 10**9])
 @once
 async def test_a_limit_out_of_bounds_is_refused(store: TaskStore, limit: int) -> None:
-    with pytest.raises(InvalidValue, match="must be 1 to 200"):
+    with pytest.raises(InvalidValue, match="must be an integer from 1 to 200"):
         await store.list(ANA, limit=limit)
 
 

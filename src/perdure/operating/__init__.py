@@ -1,6 +1,6 @@
-"""Operating: reading and changing the tasks of all owners, for the commands and the dashboard.
+"""The operator API, which reads and changes the tasks of all owners. The commands and the dashboard use it.
 
-Read `operator` first (all operations), then `views` (what operators see of a task).
+Start with `operator` (all operations), then read `views` (how tasks are presented to operators).
 """
 
 from .errors import AmbiguousId, IdTooShort, NoOpenQuestion

@@ -1,10 +1,10 @@
-"""The errors of operating. Other errors come from `tasks.errors` and `storage.errors`.
+"""The error classes of the operator API. It also raises errors of `tasks.errors` and `storage.errors`.
 
 PerdureError
-├── MaintenanceError     a storage cannot be copied as requested
+├── MaintenanceError     a storage cannot be copied to itself
 └── TaskError
     ├── AmbiguousId      several task ids start with the given characters
-    ├── IdTooShort       the given part of a task id is too short
+    ├── IdTooShort       a task id, or part of it, is too short or invalid
     └── NoOpenQuestion   the task has no open question with this key
 """
 
@@ -17,7 +17,7 @@ from ..tasks.errors import TaskError
 
 
 class MaintenanceError(PerdureError):
-    """Raised when a storage cannot be copied as requested."""
+    """Raised when the source and the target of a copy are the same storage."""
 
 
 class AmbiguousId(TaskError):
@@ -30,7 +30,7 @@ class AmbiguousId(TaskError):
 
 
 class IdTooShort(TaskError):
-    """Raised when the given part of a task id is too short to search for."""
+    """Raised when a task id, or part of it, is too short to search for, or contains invalid characters."""
 
     def __init__(self, min_length: int) -> None:
         super().__init__(f"use at least {min_length} characters of the task id (letters and digits only)")
@@ -44,4 +44,5 @@ class NoOpenQuestion(TaskError):
         self.key = key
         self.outstanding = tuple(outstanding)
         names = ", ".join(repr(each) for each in self.outstanding)
-        super().__init__(f"no open question {key!r}; {f'open: {names}' if names else 'no question is open'}")
+        hint = f"its open questions are {names}" if names else "no question is open"
+        super().__init__(f"the task has no open question {key!r}; {hint}")

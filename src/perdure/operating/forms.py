@@ -1,8 +1,8 @@
-"""Forms: the fields that a JSON schema describes, and the values that users type into them.
+"""Forms: finds the fields in a JSON schema, and parses the values that users enter.
 
-These functions are pure. The dashboard and the terminal render the fields in their own ways. The schemas are
-those of elicitation in MCP: an object whose properties are strings, numbers, booleans, choices, or lists of
-choices. Any other property is entered as JSON. An answer is checked by `tasks.form_validation`.
+The dashboard and the terminal each render the fields in their own way. The schemas are those of MCP
+elicitation: an object whose properties are strings, numbers, booleans, choices or lists of choices. Any other
+property is entered as JSON. `tasks.form_validation` checks the complete answer.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ Control: TypeAlias = Literal[
 Schema: TypeAlias = "Mapping[str, Json]"
 
 MULTILINE_LENGTH = 200
-"""A string that may be longer than this is entered in several lines."""
+"""A string field gets a multi-line input if its `maxLength` is greater than this."""
 MAX_EXACT_INTEGER = 2**53
-"""Floats represent every integer below this exactly."""
+"""Below this number, a float can represent every integer exactly."""
 COMPOSING_KEYWORDS = frozenset({"patternProperties", "$ref", "allOf", "anyOf", "oneOf", "if"})
-"""Keywords with which a schema can have fields that its `properties` do not list."""
+"""Keywords that can add fields to a schema that are not listed in its `properties`."""
 TRUE_WORDS = frozenset({"true", "yes", "y", "1"})
 FALSE_WORDS = frozenset({"false", "no", "n", "0", ""})
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """One of the values of a field that offers a choice."""
+    """One of the values that the user can choose for a field."""
 
     key: str
-    """The text that represents the value in a form."""
+    """The string that represents the value in a form."""
     label: str
     value: Json
 
@@ -57,7 +57,7 @@ class FormField(msgspec.Struct, frozen=True):
 
     @property
     def control(self) -> Control:
-        """The kind of input that the field needs."""
+        """The kind of input control that the field needs."""
         match self.schema.get("type", "string"):
             case "array" if self.choices:
                 return "multiselect"
@@ -93,7 +93,7 @@ class FormField(msgspec.Struct, frozen=True):
 
 
 class InvalidAnswer(Exception):
-    """Raised when fields of a form have invalid values. `problems` maps each field to a reason."""
+    """Raised when a form has invalid values. `problems` maps the name of each invalid field to a reason."""
 
     def __init__(self, problems: Mapping[str, str]) -> None:
         super().__init__("; ".join(f"{name}: {problem}" for name, problem in problems.items()))
@@ -101,10 +101,7 @@ class InvalidAnswer(Exception):
 
 
 def form_fields(schema: Json) -> tuple[FormField, ...]:
-    """Return the fields of a form: the required ones in the order of `required`, then the others.
-
-    A stored schema has its properties in alphabetical order; only its lists keep the order of the author.
-    """
+    """Return the fields of a form: first the required ones in the order of `required`, then the others."""
     properties = schema.get("properties") if isinstance(schema, dict) else None
     if not isinstance(schema, dict) or not isinstance(properties, dict):
         return ()
@@ -118,10 +115,10 @@ def form_fields(schema: Json) -> tuple[FormField, ...]:
 
 
 def unknown_fields(schema: Schema | None, names: Iterable[str]) -> list[str]:
-    """Return the names that are not fields of the form. They are probably misspelt.
+    """Return the names that are not fields of the form, and are therefore probably misspelled.
 
-    JSON Schema allows additional properties by default. Here they are unknown unless the schema allows them
-    explicitly. A composed schema does not list all its fields, so no name is unknown.
+    JSON Schema allows additional properties by default. Here, a name is unknown unless the schema explicitly
+    allows additional properties, or has keywords that can add fields.
     """
     schema = schema or {}
     if schema.get("additionalProperties") or not schema.keys().isdisjoint(COMPOSING_KEYWORDS):
@@ -131,9 +128,9 @@ def unknown_fields(schema: Schema | None, names: Iterable[str]) -> list[str]:
 
 
 def parse_form(fields: Iterable[FormField], texts: Mapping[str, Sequence[str]]) -> dict[str, Json]:
-    """Return the values of a filled-in form. `texts` maps the name of each field to the text of its inputs.
+    """Return the values of a submitted form. `texts` maps each field name to the strings that were entered.
 
-    Optional fields without text are left out. Raise InvalidAnswer if a value is invalid or missing.
+    Optional fields without a value are omitted. Raise InvalidAnswer if a value is invalid or missing.
     """
     content: dict[str, Json] = {}
     problems: dict[str, str] = {}
@@ -153,9 +150,9 @@ def parse_form(fields: Iterable[FormField], texts: Mapping[str, Sequence[str]]) 
 
 
 def parse_field(field: FormField, texts: Sequence[str]) -> Json:
-    """Return the value of a field, or None if its text is empty. A list has one text for each chosen value.
+    """Return the value that was entered in a field, or None. Only a list of choices has several `texts`.
 
-    Raise ValueError with a message that says what the value must be.
+    An empty boolean is False, and an empty required list is `[]`. Raise ValueError if the value is invalid.
     """
     if field.control == "multiselect":
         return [_parse_choice(field, each) for each in texts] or ([] if field.is_required else None)
@@ -176,7 +173,7 @@ def parse_field(field: FormField, texts: Sequence[str]) -> Json:
 
 
 def parse_json(text: str) -> Json:
-    """Return the value of a JSON text. Raise ValueError if it is invalid."""
+    """Parse a JSON document. Raise ValueError if it is invalid or nested too deeply."""
     try:
         return cast("Json", json.loads(text))
     except ValueError as error:
@@ -186,12 +183,12 @@ def parse_json(text: str) -> Json:
 
 
 def is_number(value: Json) -> TypeGuard[int | float]:
-    """Return whether a JSON value is a number. Booleans, which are integers in Python, are not."""
+    """Return whether a JSON value is a number. Booleans are not, although Python treats them as integers."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _choices(schema: Schema) -> tuple[Choice, ...]:
-    """Return the choices of a schema: its `enum` (with or without names) or its constants with titles.
+    """Return the choices in a schema: its `enum`, labelled with `enumNames` if present, or titled constants.
 
     For a list, return the choices of its items.
     """

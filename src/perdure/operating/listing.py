@@ -1,4 +1,4 @@
-"""Pages of the tasks of all owners, and the search for a task by its id."""
+"""Lists the tasks of all owners, and finds a task by its id."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .views import NewerTask, TaskSummary
 
 MIN_PREFIX_LENGTH = 6
 TASK_ID_LENGTH = 32
-"""Number of characters in a task id. A text of this length is a complete id."""
+"""Number of characters in a generated task id. A shorter string is treated as a prefix."""
 PAGE_SIZE = 200
 
 _position_decoder = msgspec.json.Decoder(Position)
@@ -29,11 +29,11 @@ class TaskSummaryPage(msgspec.Struct, frozen=True, kw_only=True):
 
     tasks: tuple[TaskSummary, ...]
     corrupt: tuple[str, ...] = ()
-    """Ids of damaged tasks on this page."""
+    """The ids of the damaged tasks on this page."""
     newer: tuple[NewerTask, ...] = ()
-    """Tasks on this page that a newer version of perdure wrote."""
+    """The tasks on this page that a newer version of perdure wrote."""
     next_cursor: str | None = None
-    """The cursor to pass as `after` for the next page. None if this is the last page."""
+    """The cursor to pass as `after` to get the next page. None if this is the last page."""
 
 
 def encode_cursor(position: Position | None, sealer: Sealer) -> str | None:
@@ -58,7 +58,7 @@ async def iterate_records(
     max_records: int | None = None,
     now: Micros,
 ) -> AsyncIterator[Record]:
-    """Yield the records of a space, oldest first unless `descending`, and at most `max_records` of them."""
+    """Yield up to `max_records` records of a space, oldest first unless `descending` is set."""
     after: Position | None = None
     seen = 0
     while max_records is None or seen < max_records:
@@ -73,11 +73,11 @@ async def iterate_records(
 
 
 async def find(storage: Storage, text: str, *, max_scanned: int | None = None, now: Micros) -> Snapshot:
-    """Return the task whose id is `text` or starts with it.
+    """Return the task with this id, or the only task whose id starts with `text`.
 
-    A complete id of the local user, or of an anonymous client, costs one read. Any other complete id is
-    searched for among all tasks, newest first. A prefix is compared with all tasks, to be sure that it is
-    unique. `max_scanned` limits the number of tasks that are read.
+    A complete id is found with one read if the task belongs to the local user or to an anonymous client. Any
+    other complete id is searched for among all tasks, newest first. A prefix is compared with the ids of all
+    tasks, to make sure that it is unique. `max_scanned` limits the number of tasks that are read.
     """
     if not is_task_id(text) or len(text) < MIN_PREFIX_LENGTH:
         raise IdTooShort(MIN_PREFIX_LENGTH)
@@ -98,7 +98,7 @@ async def find(storage: Storage, text: str, *, max_scanned: int | None = None, n
 
 
 async def _get_unowned(storage: Storage, task_id: TaskId, now: Micros) -> Snapshot | None:
-    """Return the task of the local user or of an anonymous client with this id, or None."""
+    """Return the task with this id if it belongs to the local user or an anonymous client, else None."""
     owners = (Owner.local(), Owner.anonymous())
     addresses = [task_address(partition_of(owner, task_id), task_id) for owner in owners]
     records = await storage.get_many(addresses, now=now)

@@ -1,9 +1,8 @@
-"""Locators: a partition, or a position in a listing, as opaque text for links.
+"""Encrypts the partitions (as locators) and list positions (as cursors) that appear in links.
 
-A partition contains the name of its owner, which must not appear on a page, in a log or in the history of a
-browser. The partition is therefore encrypted. The key is kept in the storage, so a link works on all replicas
-and after a restart. AES-SIV is deterministic, so a task always has the same link. It also authenticates, so a
-locator that was not issued with this key is rejected.
+A partition contains the owner's name, which must not appear on a page, in a log or in the browser history.
+The key is kept in the storage, so a link works on all servers and after a restart. The cipher, AES-SIV, is
+deterministic, so the link to a task never changes. It also authenticates, so forged links are rejected.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
 
 class Sealer:
-    """Encrypts and authenticates text for one purpose. Text sealed for another purpose is rejected."""
+    """Encrypts and authenticates strings for one purpose. Strings sealed for another purpose are rejected."""
 
     def __init__(self, key: bytes, purpose: str) -> None:
         self._cipher = AESSIV(key)
@@ -26,7 +25,7 @@ class Sealer:
         return urlsafe_b64encode(sealed).decode().rstrip("=")
 
     def unseal(self, sealed: str) -> str | None:
-        """Return the text, or None if it was not sealed with this key for this purpose."""
+        """Return the original string, or None if it was not sealed with this key for this purpose."""
         try:
             raw = urlsafe_b64decode(sealed.encode("ascii") + b"=" * (-len(sealed) % 4))
             return self._cipher.decrypt(raw, self._associated_data).decode()

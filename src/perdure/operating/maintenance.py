@@ -1,4 +1,4 @@
-"""Maintenance of a whole storage: copying it, and checking it for damage."""
+"""Copies a whole storage to another one, and checks a storage for damage."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .listing import iterate_records
 
 PROBE_LIFETIME = 10 * MINUTE
 PROBE_BODY = f'{{"format":1,"padding":"{"x" * 8192}"}}'
-"""The body of a test record. It is longer than a database page: a short one may fit into a full storage."""
+"""The body of a test record. It is larger than a database page, so it does not fit into a full storage."""
 
 
 def _decode_setting(record: Record) -> object:
@@ -46,19 +46,19 @@ DECODERS: Mapping[Space, Callable[[Record], object]] = {
     ITEMS: parse_item,
     LINKS: parse_link_record,
 }
-"""A decoder for each space. Damaged leases, idempotency keys and summaries of links are replaced when they
-are next used, so their decoders do not report damage.
+"""The decoder for each space. Those of leases, idempotency keys and link summaries do not report damage,
+because damaged records of these kinds are replaced at their next use.
 """
 ALL_SPACES = tuple(DECODERS)
 QUARANTINED_SPACES = frozenset({TASKS, ACCOUNTS, ITEMS})
-"""Spaces whose damaged records are quarantined. A damaged setting must be deleted by hand."""
+"""Spaces in which damaged records are quarantined. A damaged setting must be deleted manually."""
 
 
 # Copying
 
 
 class LiveClaims(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of running tasks, and of accounts that are being polled. Expired leases do not count."""
+    """The number of running tasks, and the number of accounts that are being polled."""
 
     tasks: int
     accounts: int
@@ -68,11 +68,11 @@ class CopyReport(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a copy."""
 
     records: Mapping[Space, int]
-    """Number of records of each space, the same in both storages."""
+    """Number of records in each space of the source. All of them were copied and verified."""
     live_tasks: int
-    """Number of tasks of the source that were running when the copy started."""
+    """Number of tasks in the source that were running when the copy started."""
     live_accounts: int
-    """Number of accounts of the source that were being polled when the copy started."""
+    """Number of accounts in the source that were being polled when the copy started."""
 
 
 async def copy_storage(
@@ -85,8 +85,9 @@ async def copy_storage(
 ) -> CopyReport:
     """Copy all records from one storage URL to another, and verify the copy.
 
-    `on_live_claims` is called first if processes still use the source. Raise MaintenanceError if both
-    URLs are the same storage, and TargetNotEmpty if the target has other records and `merge` is not set.
+    If processes still use the source, `on_live_claims` is called before the copy starts. Raise
+    MaintenanceError if both URLs lead to the same storage, and TargetNotEmpty if the target contains other
+    records and `merge` is not set.
     """
     async with await open_storage(source) as source_storage:
         live = await count_live_claims(source_storage, now=system_clock())
@@ -110,7 +111,7 @@ async def count_live_claims(storage: Storage, *, now: Micros) -> LiveClaims:
 
 
 def _is_polled(record: Record, now: Micros) -> bool:
-    """Return whether an account is being polled. An account that this version cannot read does not count."""
+    """Return whether an account is being polled. Return False if its record cannot be read."""
     try:
         return StoredAccount.from_record(record).account.is_leased(now)
     except (CorruptFeedRecord, NewerFormat):
@@ -118,7 +119,7 @@ def _is_polled(record: Record, now: Micros) -> bool:
 
 
 async def _is_same_storage(source: Storage, target: Storage) -> bool:
-    """Return whether both are one storage: then a test record in the target appears in the source."""
+    """Write a test record to the target, and return whether it appears in the source."""
     now = system_clock()
     probe = _probe(COPIES, "copy", now)
     await target.commit([Insert(record=probe)], now=now)
@@ -129,7 +130,7 @@ async def _is_same_storage(source: Storage, target: Storage) -> bool:
 
 
 def _source_id(engine: str, url: str) -> str:
-    """Return a text that identifies a source and does not contain its password."""
+    """Return a string that identifies the source without revealing its password."""
     parts = urlsplit(url)
     location = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     return f"{engine} {blake2b(location.encode(), digest_size=6).hexdigest()}"
@@ -139,16 +140,16 @@ def _source_id(engine: str, url: str) -> str:
 
 
 class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The version and the clock of a storage's server."""
+    """The version and the clock of the server behind a storage."""
 
     version: str
     clock_offset: float | None = None
-    """Seconds by which the server's clock is ahead of ours. None if the server does not report its time."""
+    """Seconds by which the server's clock is ahead of the local one. None if the server reports no time."""
     offset_error: float = 0.0
-    """Maximum error of `clock_offset`: half the time of the request."""
+    """Maximum error of `clock_offset` in seconds: half the duration of the request."""
 
     def has_clock_skew(self, limit: float) -> bool:
-        """Return whether the clocks certainly differ by more than `limit` seconds."""
+        """Return whether the clocks differ by more than `limit` seconds, even allowing for the error."""
         return self.clock_offset is not None and abs(self.clock_offset) - self.offset_error > limit
 
 
@@ -156,22 +157,22 @@ class HealthReport(msgspec.Struct, frozen=True, kw_only=True):
     """The result of checking a storage."""
 
     findings: tuple[str, ...]
-    """Problems that were found, one sentence each."""
+    """The problems that were found, one sentence each."""
     remaining: tuple[str, ...]
-    """Problems that remain after the repair."""
+    """The problems that remain after the repair, or all findings if nothing was repaired."""
     records: int
     newer: int
-    """Number of records that a newer version of perdure wrote. They are not a problem and are not changed."""
+    """Number of records that a newer version of perdure wrote. They are not a problem."""
     quarantined: int
     """Number of damaged records in quarantine."""
     engine: str
     server: ServerInfo
     write_seconds: float
-    """How long it took to write and delete a record."""
+    """Number of seconds that it took to write and delete a test record."""
 
     @property
     def has_clock_skew(self) -> bool:
-        """Whether the server's clock differs from ours by more than workers tolerate."""
+        """Whether the server's clock differs from the local one by more than workers tolerate."""
         return self.server.has_clock_skew(RuntimeConfig().clock_skew)
 
     @property
@@ -204,14 +205,14 @@ async def check_storage(url: str, *, repair: bool) -> HealthReport:
 
 
 async def _check(storage: Storage, *, repair: bool) -> tuple[tuple[str, ...], Inspection]:
-    """Return the problems, one sentence each, and the inspection of the records."""
+    """Return the problems, one sentence each, and the result of inspecting the records."""
     engine = await storage.maintain(repair=repair)
     records = await inspect_records(storage, repair=repair, now=system_clock())
     return (*engine.findings, *(str(each) for each in records.damaged)), records
 
 
 async def inspect_records(storage: Storage, *, repair: bool, now: Micros) -> Inspection:
-    """Decode all records. With `repair`, quarantine damaged ones."""
+    """Decode all records. With `repair`, quarantine the damaged ones."""
     found = [
         await inspect(storage, space, decode, repair=repair and space in QUARANTINED_SPACES, now=now)
         for space, decode in DECODERS.items()
@@ -225,7 +226,7 @@ async def inspect_records(storage: Storage, *, repair: bool, now: Micros) -> Ins
 
 
 async def server_info(storage: Storage) -> ServerInfo:
-    """Ask the server of a storage for its version and its time."""
+    """Return the version of the server behind a storage, and measure the offset of its clock."""
     await storage.info()  # connects, so that the next call measures only the request
     before = system_clock()
     info = await storage.info()
@@ -237,7 +238,7 @@ async def server_info(storage: Storage) -> ServerInfo:
 
 
 async def measure_write(storage: Storage, purpose: str) -> float:
-    """Write a record, delete it, and return how many seconds that took."""
+    """Write and delete a test record, and return how many seconds that took."""
     now = system_clock()
     probe = _probe(SETTINGS, purpose, now)
     started = time.monotonic()
@@ -247,7 +248,7 @@ async def measure_write(storage: Storage, purpose: str) -> float:
 
 
 def _probe(space: Space, purpose: str, now: Micros) -> Record:
-    """Return a record with a unique key. It expires, in case this process cannot delete it."""
+    """Return a test record with a unique key. It expires, in case this process fails to delete it."""
     return Record(
         space=space,
         partition="perdure",

@@ -1,6 +1,6 @@
-"""`Operator`: reads and changes the tasks of all owners. The caller must check who may use it.
+"""`Operator` reads and changes the tasks of all owners. It does not check permissions; the caller must.
 
-It uses the storage directly, by the same rules as clients and workers, so no server has to run.
+It accesses the storage directly, under the same rules as clients and workers, so no server has to be running.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ MAX_CLAIMS = 1000
 
 
 class Operator:
-    """Reads all tasks of a storage, and cancels, answers and deletes them.
+    """Reads the tasks of all owners, cancels them, answers their questions, and purges them.
 
-    Pass the `config` of the servers if it is not the default: answers must respect its limits.
+    If the servers use their own `config`, pass the same one here, so that answers have the same limits.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class Operator:
         after: str | None = None,
         limit: int = DEFAULT_PAGE_SIZE,
     ) -> TaskSummaryPage:
-        """Return the newest tasks, or those after a cursor.
+        """Return a page of tasks, newest first. `after` is the `next_cursor` of the previous page.
 
-        `name` is a function, a tool or a method. Only statuses have an index: for a name, at most 1,000 tasks
-        are read, so a page can be short or empty and still have a `next_cursor`.
+        `name` selects tasks by their function, tool or method. There is no index of names: a call reads at
+        most 1,000 tasks, so a page can be short or empty and still have a `next_cursor`.
         """
         locators, cursors = await self._load_sealers()
         now = self.clock()
@@ -98,28 +98,27 @@ class Operator:
         )
 
     async def get(self, locator: str, task_id: str) -> TaskDetail:
-        """Return one task in full, with two reads. Raise NotFound if it does not exist."""
+        """Return one task with all details. Raise NotFound if it does not exist."""
         return await self._describe(await self._snapshot(locator, task_id))
 
     async def find(self, text: str, *, max_scanned: int | None = None) -> TaskDetail:
-        """Return the task with this id, or the only one whose id starts with it (at least 6 characters).
+        """Return the task with this id, or the only task whose id starts with `text` (at least 6 characters).
 
-        This may read all tasks, or the newest `max_scanned`: see `listing.find`. With a locator, `get` is
-        faster.
+        This may read all tasks, or the newest `max_scanned`. If you have a locator, `get` is faster.
         """
         now = self.clock()
         return await self._describe(await listing.find(self.storage, text, max_scanned=max_scanned, now=now))
 
     async def counts(self) -> dict[Status, int]:
-        """Return the number of tasks in every status. This is cheap."""
+        """Return the number of tasks in each status. This query is cheap."""
         return await stats.count_tasks(self.storage, self.clock())
 
     async def claimed_count(self) -> int:
-        """Return how many tasks are claimed by a worker. This is cheap."""
+        """Return the number of tasks that workers have claimed. This query is cheap."""
         return (await self.storage.counts(LEASES, now=self.clock())).get(HELD, 0)
 
     async def claims(self) -> list[ClaimSummary]:
-        """Return the claims of workers on the newest tasks, at most 1,000."""
+        """Return the claims of all workers, but at most 1,000: those on the newest tasks."""
         locators, _ = await self._load_sealers()
         now = self.clock()
         records = await self.storage.page(LEASES, limit=MAX_CLAIMS, tag=HELD, descending=True, now=now)
@@ -129,21 +128,21 @@ class Operator:
     async def throughput(
         self, window: Micros = HOUR, *, buckets: int = 60, until: Micros | None = None
     ) -> Throughput:
-        """Return the throughput in the window before `until` (default: now). At most 4,000 tasks are read."""
+        """Return the throughput in the window before `until` (default: now). This reads up to 4,000 tasks."""
         return await stats.measure_throughput(
             self.storage, window=window, buckets=buckets, now=self.clock(), until=until
         )
 
     async def oldest_queued(self) -> TaskSummary | None:
-        """Return the task that has been queued for the longest time."""
+        """Return the first queued task among the 1,000 oldest tasks in the status `working`."""
         return await self._summarize_or_none(await stats.oldest_queued(self.storage, self.clock()))
 
     async def oldest_open_question(self) -> TaskSummary | None:
-        """Return the oldest task with an open question."""
+        """Return the task that was created first among the tasks with an open question."""
         return await self._summarize_or_none(await stats.oldest_open_question(self.storage, self.clock()))
 
     async def stats(self, window: Micros = HOUR, *, buckets: int = 60) -> Stats:
-        """Return the counts, the claims, the workers, and the throughput of the last `window`."""
+        """Return the statistics of all tasks, with the throughput in the last `window`."""
         now = self.clock()
         counts, claims = await self.counts(), await self.claims()
         claimed = await self.claimed_count()
@@ -166,7 +165,7 @@ class Operator:
         limit: int = DEFAULT_PAGE_SIZE,
         config: WatchConfig = DEFAULT_WATCH,
     ) -> AsyncGenerator[TaskChanges]:
-        """Yield the newest tasks, then each change of that page, until you close the generator."""
+        """Yield the newest tasks, and then the changes to that list, until the generator is closed."""
         return watch_page(
             self.storage.watch(TASKS),
             lambda: self.tasks(statuses=statuses, name=name, limit=limit),
@@ -176,7 +175,7 @@ class Operator:
     async def watch_task(
         self, locator: str, task_id: str, *, config: WatchConfig = DEFAULT_WATCH
     ) -> AsyncGenerator[TaskDetail]:
-        """Yield a task, then each newer version, until it finishes. Raise NotFound when it is deleted."""
+        """Yield the task, and then its new versions until it finishes. Raise NotFound if it is deleted."""
         address = (await self._snapshot(locator, task_id)).record.address
         watch = self.storage.watch(*address)
         async with aclosing(watch_task(watch, lambda: self.get(locator, task_id), config)) as versions:
@@ -186,9 +185,9 @@ class Operator:
     # Changing
 
     async def cancel(self, locator: str, task_id: str) -> TaskSummary:
-        """Cancel a queued task, or ask the worker of a running task to cancel it.
+        """Cancel a task that is not running, or ask the worker of a running task to cancel it.
 
-        Raise TerminalTask if the task has finished.
+        Raise TerminalTask if the task has already finished.
         """
         owner = (await self._snapshot(locator, task_id)).task.owner
         return await self._summarize(await self._runtime.cancel(owner, task_id))
@@ -196,7 +195,8 @@ class Operator:
     async def answer(self, locator: str, task_id: str, key: str, value: JsonLike) -> TaskSummary:
         """Answer an open question. For a form, `value` is `{"action": "accept", "content": {...}}`.
 
-        Raise NoOpenQuestion if the question is not open, and MalformedAnswer if the answer does not fit it.
+        Raise NoOpenQuestion if the question is not open, and MalformedAnswer if the answer does not fit the
+        question.
         """
         from ..tasks.form_validation import check_form  # noqa: PLC0415 (jsonschema is slow to import, and answers are rare)
 
@@ -213,13 +213,13 @@ class Operator:
         )
 
     async def purge(self, *, finished_before: Micros | None = None, dry_run: bool = False) -> PurgeReport:
-        """Delete expired tasks and, if a time is given, all tasks that finished before it."""
+        """Delete expired records, and all tasks that finished at or before the time `finished_before`."""
         return await purge(self._store, finished_before=finished_before, dry_run=dry_run)
 
     # Internal
 
     async def _load_sealers(self) -> tuple[Sealer, Sealer]:
-        """Return the sealers of locators and of cursors."""
+        """Return the sealer for locators and the sealer for cursors."""
         if self._sealers is None:
             key = await load_key(self.storage, LOCATOR_KEY, self.clock())
             self._sealers = Sealer(key, "locator"), Sealer(key, "cursor")

@@ -1,4 +1,4 @@
-"""Deletion of expired tasks and, on request, of tasks that finished long ago."""
+"""Deletes expired records and, on request, tasks that finished before a given time."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from .views import TAGS
 
 
 class PurgeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of tasks that were deleted, or would be deleted in a dry run."""
+    """The number of tasks that a purge deleted or, in a dry run, would delete."""
 
     expired: int
     finished: int
-    """Number of tasks that had not expired, but finished before the given time."""
+    """Number of tasks that had not expired but finished at or before the given time."""
     dry_run: bool
 
 
 async def purge(store: TaskStore, *, finished_before: Micros | None, dry_run: bool) -> PurgeReport:
-    """Delete expired tasks and, if a time is given, all tasks that finished before it."""
+    """Delete expired records, and tasks that finished by `finished_before`. In a dry run, only count them."""
     expired = await count_expired(store.storage, store.clock()) if dry_run else await _purge_expired(store)
     finished = 0
     if finished_before is not None:
@@ -44,7 +44,7 @@ async def _purge_expired(store: TaskStore) -> int:
 
 
 async def _finished_before(store: TaskStore, time: Micros) -> AsyncIterator[Snapshot]:
-    """Yield the tasks that finished before a time, oldest first for each status."""
+    """Yield the tasks that finished at or before a time: status by status, and oldest first."""
     for tag in (tag for status in FINISHED_STATUSES for tag in TAGS[status]):
         async for record in iterate_records(store.storage, TASKS, tag=tag, now=store.clock()):
             if record.order > time:

@@ -1,4 +1,4 @@
-"""Statistics: task counts, workers, the oldest queued task, and throughput."""
+"""Computes statistics: task counts, workers, the oldest tasks, and throughput."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from .views import TAGS, ClaimSummary, TaskSummary
 
 FINISHED_STATUSES = tuple(status for status in Status if status.is_terminal)
 MAX_SCANNED = 1000
-"""Maximum number of tasks of each tag that are read for the throughput."""
+"""Maximum number of tasks that a query reads for each storage tag."""
 MAX_READ_CHARS = 16 * 1024 * 1024
-"""Number of characters in task records after which a query stops reading."""
+"""A query stops after it has read this many characters of task records."""
 FIRST_PAGE_SIZE = 20
-"""Number of records that are read first, before their size is known."""
+"""Size of the first page. Later pages can be larger, because the size of the records is then known."""
 PAGE_SIZE = 200
 
 
 class WorkerSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker that has claimed tasks. Workers without claims are not listed."""
+    """A worker that has claimed at least one task. There is no summary of other workers."""
 
     name: str
     claimed: int
-    """Number of tasks that it has claimed."""
+    """Number of tasks that the worker has claimed."""
     lease_until: Timestamp
-    """When the last of its leases expires unless the worker renews it."""
+    """When the last lease of the worker expires, unless the worker renews it."""
     expired_leases: int
-    """Number of expired leases: the worker is slow, or lost."""
+    """Number of leases that the worker has failed to renew in time. It is slow or lost."""
 
 
 class Bucket(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of tasks that finished in an interval of time."""
+    """The number of tasks that finished in one interval of a time window, by status."""
 
     start: Timestamp
     completed: int = 0
@@ -50,7 +50,7 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: int = 0
 
     def count(self, status: Status) -> int:
-        """Return how many tasks finished with this status."""
+        """Return the number of tasks that finished with this status."""
         return int(getattr(self, status.value))
 
     @property
@@ -59,16 +59,16 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Throughput(msgspec.Struct, frozen=True, kw_only=True):
-    """The tasks that finished in a time window and are still stored."""
+    """Statistics of the tasks that finished in a time window and have not expired."""
 
     since: Timestamp
     until: Timestamp
     buckets: tuple[Bucket, ...]
-    """The window in equal intervals, oldest first."""
+    """The finished tasks, counted in equal intervals of the window, oldest first."""
     median_duration: Interval | None
-    """The median time from creation to finish. None if no task finished."""
+    """The median time from creation to finish. None if no task finished in the window."""
     is_complete: bool
-    """Whether all finished tasks were read. If not, some tasks may be missing."""
+    """Whether all finished tasks in the storage were read. If not, the counts may be too low."""
 
     @property
     def finished(self) -> int:
@@ -83,18 +83,18 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """Statistics of all tasks."""
 
     counts: dict[Status, int]
-    """Number of tasks in every status. A result that reports an error counts as failed."""
+    """Number of tasks in each status. A task whose result reports an error counts as failed."""
     claimed: int
     """Number of active tasks that a worker has claimed."""
     unclaimed: int
-    """Number of active tasks that no worker has claimed, including those with an open question."""
+    """Number of active tasks that no worker has claimed, including tasks that wait for answers."""
     oldest_queued: TaskSummary | None
-    """The oldest queued task among the 1,000 oldest tasks with the status `working`."""
+    """The first queued task among the 1,000 oldest tasks in the status `working`."""
     oldest_open_question: TaskSummary | None
-    """The oldest task with an open question."""
+    """The task that was created first among the tasks with an open question."""
     workers: tuple[WorkerSummary, ...]
     expired: int
-    """Number of expired tasks that are not purged yet."""
+    """Number of expired tasks that have not been purged yet."""
     throughput: Throughput
 
 
@@ -104,7 +104,7 @@ async def count_tasks(storage: Storage, now: Micros) -> dict[Status, int]:
 
 
 async def count_expired(storage: Storage, now: Micros) -> int:
-    """Return how many expired tasks are still stored: all stored tasks minus those that are visible now."""
+    """Return the number of expired tasks that are still stored: all stored tasks minus the live ones."""
     all_tasks, live_tasks = await asyncio.gather(storage.counts(TASKS, now=0), storage.counts(TASKS, now=now))
     return max(0, sum(all_tasks.values()) - sum(live_tasks.values()))
 
@@ -131,7 +131,7 @@ def group_by_worker(claims: Sequence[ClaimSummary], now: Micros) -> tuple[Worker
 
 
 async def oldest_queued(storage: Storage, now: Micros) -> Snapshot | None:
-    """Return the oldest queued task. Only queued tasks have a lane, so no other body is decoded."""
+    """Return the queued task that was created first. Working tasks without a lane are not queued."""
     records = iterate_records(storage, TASKS, tag=Status.WORKING.value, max_records=MAX_SCANNED, now=now)
     async for record in records:
         if record.lane is not None and isinstance(task := read_task(record), Snapshot):
@@ -153,7 +153,7 @@ async def measure_throughput(
 ) -> Throughput:
     """Return the throughput in the window before `until` (default: now).
 
-    There is no index by finish time, so this reads the newest 1,000 tasks of each tag.
+    Finish times have no index, so this reads up to 1,000 of the newest tasks for each storage tag.
     """
     tags = [(status, tag) for status in FINISHED_STATUSES for tag in TAGS[status]]
     results = await asyncio.gather(*(_newest_finished(storage, tag, now) for _, tag in tags))
@@ -176,7 +176,7 @@ async def measure_throughput(
 
 
 class _FinishedTask(msgspec.Struct, tag_field=FORMAT_FIELD, tag=TASK_FORMAT):
-    """The fields of a finished task that are decoded."""
+    """The fields of a finished task that the throughput needs. Other fields are not decoded."""
 
     created_at: Micros
     finished_at: Micros
@@ -186,7 +186,7 @@ _task_decoder = msgspec.json.Decoder(_FinishedTask)
 
 
 async def _newest_finished(storage: Storage, tag: Tag, now: Micros) -> tuple[list[_FinishedTask], bool]:
-    """Return the newest finished tasks with a tag, and whether these are all."""
+    """Return the newest finished tasks with a tag, and whether these are all of them."""
     found: list[_FinishedTask] = []
     after: Position | None = None
     read = chars = 0
@@ -197,13 +197,13 @@ async def _newest_finished(storage: Storage, tag: Tag, now: Micros) -> tuple[lis
             try:
                 found.append(_task_decoder.decode(record.body))
             except msgspec.MsgspecError:
-                continue  # damaged, or written by a newer version
+                continue  # damaged, or written by a newer version of perdure
         if is_last_page(records, size):
             return found, True
         after = records[-1].position
         read += len(records)
         chars += sum(len(record.body) for record in records)
-        room = (MAX_READ_CHARS - chars) * read // max(1, chars)  # if all records have the same size
+        room = (MAX_READ_CHARS - chars) * read // max(1, chars)  # if the average size stays the same
         size = max(1, min(PAGE_SIZE, room, MAX_SCANNED - read))
     return found, False
 

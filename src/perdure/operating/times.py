@@ -1,4 +1,4 @@
-"""Times and durations as text, for people and for programs. All times are in UTC."""
+"""Parses and formats times and durations. All times are in UTC."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from datetime import UTC, datetime, timedelta
 from ..storage import Micros
 
 MAX_TIME: Micros = 253_402_300_799_999_999
-"""The last microsecond of the year 9999: `datetime` cannot represent later times."""
+"""The last microsecond of the year 9999. `datetime` cannot represent later times."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _DURATION = re.compile(r"(\d{1,9})([smhdw])")
 
 
 def parse_time(text: str, now: Micros) -> Micros:
-    """Return a time in the past: `24h` or `7d` ago, a date, or a date with a time.
+    """Parse a time in the past, written as an age (`24h`, `7d`), a date, or a date and time.
 
-    Raise ValueError if the text is invalid or the time is not in the past.
+    Raise ValueError if the text is invalid or the time is in the future.
     """
     text = text.strip()
     if match := _DURATION.fullmatch(text):
@@ -33,7 +33,7 @@ def parse_time(text: str, now: Micros) -> Micros:
 
 
 def iso(time: Micros) -> str:
-    """Return a time in ISO 8601, with microseconds."""
+    """Return a time in ISO 8601 format, with microseconds."""
     return f"{_datetime(time):%Y-%m-%dT%H:%M:%S.%f}Z"
 
 
@@ -42,17 +42,17 @@ def format_clock(time: Micros) -> str:
 
 
 def format_minute(time: Micros) -> str:
-    """Return the date and the minute of a time."""
+    """Return a time like `2026-11-01 08:30`."""
     return f"{_datetime(time):%Y-%m-%d %H:%M}"
 
 
 def format_second(time: Micros) -> str:
-    """Return the date and the second of a time."""
+    """Return a time like `2026-11-01 08:30:00 UTC`."""
     return f"{_datetime(time):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def format_when(time: Micros | None, now: Micros) -> str:
-    """Return a time and its distance from now, or "never" for None."""
+    """Return a time like `2026-11-01 08:30:00 UTC (5 min ago)`, or "never" for None."""
     if time is None:
         return "never"
     distance = format_duration(abs(now - time))
@@ -60,9 +60,9 @@ def format_when(time: Micros | None, now: Micros) -> str:
 
 
 def format_duration(duration: Micros, *, precise: bool = False) -> str:
-    """Return a duration in its largest unit and the next smaller one.
+    """Return a duration in its largest unit and the next smaller one, like `2 h 5 min`.
 
-    `precise` adds fractions of a second to durations below ten seconds.
+    With `precise`, durations below ten seconds are returned like `250 ms` or `2.5 s`.
     """
     if precise and duration < 1_000_000:
         return f"{duration / 1000:.0f} ms"

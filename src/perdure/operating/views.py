@@ -1,6 +1,6 @@
-"""Views of a task: a summary for lists, and a detail with timeline, questions and outcome.
+"""Views of a task for operators: a summary for lists, and details with timeline, questions and outcome.
 
-Neither contains what users answered, or the name of the owner.
+Neither of them contains the answers of users or the name of the owner.
 """
 
 from __future__ import annotations
@@ -36,54 +36,54 @@ TAGS: dict[Status, tuple[Tag, ...]] = {
     **{status: (status.value,) for status in Status},
     Status.FAILED: (Status.FAILED.value, COMPLETED_WITH_ERROR),
 }
-"""The tags of records by status. For operators, a task whose result reports an error has failed."""
+"""The storage tags for each status. To operators, a task whose result reports an error has failed."""
 
 
 Locator: TypeAlias = Annotated[str, msgspec.Meta(extra={"json": "omit"})]
-"""A sealed partition. Commands do not print it: they find a task by its id."""
+"""The encrypted partition of a task. Commands do not print it, because they find tasks by id."""
 
 
 class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The summary of a task, as lists show it."""
+    """A summary of a task, for lists."""
 
     task_id: str
     locator: Locator
-    """An opaque text for finding the task again: `Operator.get(summary.locator, summary.task_id)`."""
+    """An opaque string for reading the task again with `Operator.get(summary.locator, summary.task_id)`."""
     owner: str
-    """A digest of the owner, the same as in the logs."""
+    """A hash that identifies the owner. The logs contain the same hash."""
     owner_kind: OwnerKind
     status: Status
-    """The effective status. It is `failed` also if the result reports an error."""
+    """The status of the task. It is `failed` if the result reports an error."""
     name: str
-    """The name of the function, of the tool, or of the method, in this order of preference."""
+    """The name of the function. If there is none, the name of the tool or else of the method."""
     created_at: Timestamp
     updated_at: Timestamp
     finished_at: Timestamp | None
     age: Interval
-    """Time from the creation until the task finished, or until now."""
+    """The time from creation until the task finished, or until now if it has not finished."""
     progress: Progress | None
     attempts: int
     is_claimed: bool = msgspec.field(name="claimed")
-    """Whether a worker has a claim on the task."""
+    """Whether a worker currently has a claim on the task."""
     is_cancelling: bool = msgspec.field(name="cancelling")
     """Whether a cancellation was requested and the task has not finished yet."""
     has_error: bool
-    """Whether it failed with a result that reports an error (`isError`), not with a protocol error."""
+    """Whether the task failed with a result that reports an error (`isError`), not with a JSON-RPC error."""
     open_questions: int
     message: str | None
-    """The latest status message; for a failed task, the first line of its error or exception."""
+    """The latest status message. For a failed task, the first line of the error or exception."""
     version: int
 
     @property
     def progress_fraction(self) -> float | None:
-        """The fraction that is done, from 0 to 1. None if the task does not report a total."""
+        """The fraction of the work that is done, from 0 to 1. None if the task reports no total."""
         if self.progress is None or not self.progress.total or self.progress.total < 0:
             return None
         return min(1.0, max(0.0, self.progress.done / self.progress.total))
 
     @property
     def display_status(self) -> str:
-        """The status in words, which also shows whether a worker has claimed the task."""
+        """The status in words. It shows whether a working task is queued, running or being cancelled."""
         if self.is_cancelling:
             return "cancelling"
         if self.status is not Status.WORKING:
@@ -92,15 +92,15 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewerTask(msgspec.Struct, frozen=True, kw_only=True):
-    """The summary of a task that a newer version of perdure wrote. Its body cannot be read."""
+    """A summary of a task that a newer version of perdure wrote. The task itself cannot be decoded."""
 
     task_id: str
     locator: Locator
     status: str
-    """The tag of its record, which may be a status that this version does not know."""
+    """The storage tag of the task. It may be a status that this version of perdure does not know."""
     created_at: Timestamp
     age: Interval
-    """Time since the creation."""
+    """The time since the task was created."""
 
     @property
     def display_status(self) -> str:
@@ -160,7 +160,7 @@ def task_name(task: TaskRecord) -> str:
 
 
 def tool_name(task: TaskRecord) -> str | None:
-    """Return the tool that was called, or None if the task is not a tool call."""
+    """Return the `name` in the parameters, which is the tool of a tool call. None if there is no name."""
     if isinstance(task.params_json, UnsetType):
         return None
     try:
@@ -170,7 +170,7 @@ def tool_name(task: TaskRecord) -> str | None:
 
 
 def matches_name(task: TaskRecord, name: str) -> bool:
-    """Return whether the function, the tool or the method of a task has this name."""
+    """Return whether `name` is the function, the tool or the method of a task."""
     return name in (task.function, task.original_method) or name == tool_name(task)
 
 
@@ -189,7 +189,7 @@ EventKind: TypeAlias = Literal[
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """An event of a timeline. Events of the kinds `next attempt` and `expires` have not happened yet."""
+    """An event in the timeline of a task. `next attempt` and `expires` are expected in the future."""
 
     at: Timestamp
     kind: EventKind = msgspec.field(name="event")
@@ -203,21 +203,21 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     kind: InputKind
     message: str
     schema: dict[str, Json] | None
-    """The JSON schema of the form. None if the question has none."""
+    """The JSON schema of the form. None if the question has no form."""
     params: Json
-    """The complete request, as defined by the protocol."""
+    """The parameters of the MCP request that asks the question."""
     asked_at: Timestamp
 
     @property
     def external_url(self) -> str | None:
-        """The URL at which the user completes the step. None if the question is answered with a form."""
+        """The URL that the user must visit to complete the step. None if the question has no URL."""
         params = self.params if isinstance(self.params, dict) else {}
         url = params.get("url")
         return url if params.get("mode") == "url" and isinstance(url, str) else None
 
 
 class ClaimSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A claim of a worker on a task."""
+    """A worker's claim on a task."""
 
     task_id: str
     locator: Locator
@@ -226,31 +226,31 @@ class ClaimSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def worker(self) -> str:
-        """The id of the worker, without the number of the claim."""
+        """The id of the worker: the claim id without the number at its end."""
         return self.claim_id.rpartition("#")[0] or self.claim_id
 
 
 class TaskDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """A task in full, except for the answers of users."""
+    """All details of a task, except the answers of users."""
 
     summary: TaskSummary
     method: str
     arguments: Json
-    """The arguments of a tool call, or all parameters of another method."""
+    """The arguments of a tool call, or all parameters if the method is not `tools/call`."""
     variables: dict[str, Json]
     checkpoint: dict[str, Json]
     last_failure: str | None
     history: tuple[Attempt, ...]
-    """The newest attempts: when each started, and when and why it was released unfinished."""
+    """The most recent attempts: when each started, and when and why it ended without finishing the task."""
     ttl: int | None = msgspec.field(name="ttl_ms")
-    """Milliseconds from the creation within which the task must be started. None means no limit."""
+    """Milliseconds from creation within which the task must be started. None means no limit."""
     expires_at: Timestamp | None
     timeline: tuple[Event, ...]
-    """Events in order of time."""
+    """Past and expected events of the task, sorted by time."""
     questions: tuple[Question, ...]
-    """Open questions."""
+    """The open questions of the task."""
     outcome: Outcome | None
-    """A `Success` with a `value`, or a `Failure` with `code`, `message` and `data`."""
+    """A `Success` with a `value`, or a `Failure` with `code`, `message` and `data`. None if unfinished."""
     claim: ClaimSummary | None
 
 
@@ -274,7 +274,7 @@ def describe_task(snapshot: Snapshot, summary: TaskSummary, lease: Record | None
 
 
 def parse_claim(lease: Record, locator: str) -> ClaimSummary | None:
-    """Return the claim in a lease record. None if there is no claim, or if a newer version wrote it."""
+    """Return the claim in a lease record. None if there is no claim, or if the format is too new."""
     if lease.tag != leases.HELD:
         return None
     try:

@@ -1,7 +1,7 @@
-"""Live views: the newest tasks, or one task, and then every change.
+"""Watches the newest tasks, or one task, for changes.
 
-Notifications of the storage are hints, so the storage is also polled. Two queries are at least `min_interval`
-apart, however many changes there are.
+Notifications from the storage can be lost, so the storage is also polled. At least `min_interval` seconds
+pass between two queries, however many changes there are.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ T = TypeVar("T")
 
 
 class TaskChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """The changes since the previous page. At first, all tasks are in `changed`."""
+    """The changes since the previous query. After the first query, all tasks are in `changed`."""
 
     page: TaskSummaryPage
-    """The current page."""
+    """The page of the newest tasks, after the changes."""
     changed: tuple[TaskSummary, ...]
-    """Tasks that are new on the page, or have changed."""
+    """The tasks that are new on the page or have changed."""
     removed: tuple[TaskSummary, ...]
-    """Tasks that are no longer on the page: deleted, with a different status, or too old."""
+    """The tasks that left the page, because they were deleted, got another status, or became too old."""
 
 
 class WatchConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How often the storage is queried. Times are in seconds."""
+    """The intervals between two queries of the storage, in seconds."""
 
     min_interval: float = 0.5
-    """Minimum time between two queries."""
+    """Minimum number of seconds between two queries."""
     poll_interval: float = 2.0
-    """Average time between two queries without a notification."""
+    """Average number of seconds to wait for a notification, after `min_interval`, before the next query."""
 
 
 DEFAULT_WATCH = WatchConfig()
@@ -48,7 +48,7 @@ DEFAULT_WATCH = WatchConfig()
 async def watch_page(
     watch: Watch, query: Callable[[], Awaitable[TaskSummaryPage]], config: WatchConfig
 ) -> AsyncGenerator[TaskChanges]:
-    """Yield the newest tasks, then their changes, without end. Wait while the storage is unavailable."""
+    """Yield the newest tasks, and then their changes, indefinitely. Wait while the storage is unavailable."""
     before: dict[tuple[str, str], TaskSummary] | None = None
     async with watch:
         while True:
@@ -65,7 +65,7 @@ async def watch_page(
 async def watch_task(
     watch: Watch, query: Callable[[], Awaitable[TaskDetail]], config: WatchConfig
 ) -> AsyncGenerator[TaskDetail]:
-    """Yield a task, then each newer version, until it finishes. Raise NotFound when it is deleted."""
+    """Yield a task, and then its new versions until it finishes. Raise NotFound if it is deleted."""
     version = 0
     async with watch:
         while True:
@@ -93,7 +93,7 @@ def _diff(
 
 
 async def _none_if_busy(query: Callable[[], Awaitable[T]]) -> T | None:
-    """Return the result of a query, or None if the storage is unavailable, as the next query may succeed."""
+    """Return the result of a query, or None if the storage is temporarily unavailable."""
     try:
         return await query()
     except (StorageBusy, StorageUnavailable):

@@ -1,6 +1,6 @@
-"""Tasks: their records, their rules, and a store for them on any storage.
+"""Durable tasks: the stored record, the rules for changing it, and `TaskStore`, which works on any storage.
 
-Read `lifecycle` and `task_record` first (the data of a task), then `edits` (its rules) and `store`.
+Start with `lifecycle` and `task_record`, which define the data of a task. Then read `edits` and `store`.
 """
 
 from .attempt_history import Attempt

@@ -1,7 +1,7 @@
-"""The attempts at a task: when a worker claimed it, and when and why the worker released it unfinished.
+"""The attempt history of a task: when each attempt started, and when and why it ended unfinished.
 
-They are stored as JSON, to which a later version may add fields. A list that cannot be read counts as empty,
-because it is only shown to people and decides nothing.
+The history is stored as JSON, and later versions of perdure may add fields to it. It is only for display, so
+a history that cannot be decoded is treated as empty.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from . import canonical_json
 
 MAX_ATTEMPTS_KEPT = 10
 MAX_REASON_CHARACTERS = 200
-"""Maximum length of a reason: attempts share the size limit of the record with the contents of the task."""
+"""Longer reasons are cut to this many characters, because the history counts toward the size of the task."""
 
 T = TypeVar("T")
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt at the task. If it has no end, it is still running, or it finished the task."""
+    """One attempt to run a task. An attempt without `ended_at` is still running, or it finished the task."""
 
     started_at: Timestamp = msgspec.field(name="begun_at")
     ended_at: Timestamp | None = None
-    """When the worker released the task, or when another worker did so because the first one was lost."""
+    """When the task was released: by its worker, or by another worker after the first one was lost."""
     reason: str | None = None
-    """Why the attempt did not finish the task; None if it released the task to wait for answers."""
+    """Why the attempt failed or was interrupted. None if it did not, for example if it waits for answers."""
 
 
 _attempts_decoder = msgspec.json.Decoder(tuple[Attempt, ...])
@@ -37,20 +37,20 @@ _entries_decoder = msgspec.json.Decoder(list[dict[str, Any]])
 
 
 def decode_attempts(raw: Raw | UnsetType) -> tuple[Attempt, ...]:
-    """Return the newest attempts. The list includes attempts that `TaskRecord.attempts` does not count."""
+    """Return the stored attempts, oldest first. Some of them may not be counted in `TaskRecord.attempts`."""
     return _decode(raw, _attempts_decoder) or ()
 
 
 def start_attempt(raw: Raw | UnsetType, at: Micros) -> Raw:
-    """Return the list with a new attempt at its end. A full list loses its oldest attempt."""
+    """Return the history with a new attempt added. If the history is full, the oldest attempt is dropped."""
     entries = _decode(raw, _entries_decoder) or []
     return Raw(canonical_json.encode([*entries, {"begun_at": at}][-MAX_ATTEMPTS_KEPT:]))
 
 
 def end_attempt(raw: Raw | UnsetType, at: Micros, reason: str | None) -> Raw | UnsetType:
-    """Return the list after its last attempt ended without finishing the task."""
+    """Return the history with the end time of its last attempt, which did not finish the task."""
     entries = _decode(raw, _entries_decoder)
-    if not entries:  # an earlier version, which kept no list, started the attempt
+    if not entries:  # an earlier version of perdure, which kept no history, started the attempt
         return raw
     end: dict[str, Any] = {"ended_at": at}
     if reason is not None:

@@ -1,8 +1,8 @@
-"""Canonical JSON: equal values have equal bytes, on every engine and in every version.
+"""Canonical JSON: equal values are encoded as equal bytes, on every engine and in every version of perdure.
 
-Keys are sorted by code point, and there is no white space. Floats keep their exact value, and so do integers
-of up to 4300 digits (Python's limit). A value that JSON cannot express (NaN, infinity, a date, a key that is
-not a string) is an error; it is never converted.
+Keys are sorted by code point, and there is no whitespace. Floats keep their exact value, and so do integers
+of up to 4300 digits (Python's limit). Values that JSON cannot represent (NaN, infinity, dates, keys that are
+not strings) are rejected, never converted.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 """A decoded JSON value."""
 
 JsonLike: TypeAlias = "bool | int | float | str | Sequence[JsonLike] | Mapping[str, JsonLike] | None"
-"""A value that can be encoded: covariant, so that a `list[str]` is accepted too."""
+"""A value that can be encoded as JSON. Unlike `Json`, this type also accepts tuples and a `list[str]`."""
 
 MAX_DEPTH = 100
-"""Maximum number of levels of nesting, low enough that decoding never exhausts the stack."""
+"""Maximum nesting depth of a JSON value, low enough that decoding never exhausts the stack."""
 
 _UNPAIRED_SURROGATE = "contains an unpaired surrogate, which cannot be encoded as UTF-8"
 _SCALARS = frozenset({str, int, bool, type(None)})
@@ -33,12 +33,12 @@ _decoder = msgspec.json.Decoder()
 
 
 def encode(value: object) -> bytes:
-    """Return the canonical bytes of a checked value or a struct."""
+    """Return the canonical bytes of a struct, or of a value that was already checked."""
     return _encoder.encode(value)
 
 
 def decode(raw: Raw | bytes | UnsetType) -> Json:
-    """Return the decoded value. UNSET is decoded to None."""
+    """Return the decoded value, or None for UNSET."""
     return None if isinstance(raw, UnsetType) else cast("Json", _decoder.decode(raw))
 
 
@@ -50,9 +50,9 @@ def encode_checked(
     max_depth: int = MAX_DEPTH,
     keep_order: bool = False,
 ) -> Raw:
-    """Check a value from outside and return its canonical bytes.
+    """Check a value from a caller and return its canonical bytes. With `keep_order`, keys are not sorted.
 
-    Raise InvalidValue if the value is not JSON or is too large. With `keep_order`, keys are not sorted.
+    Raise InvalidValue if the value is not valid JSON or is too large.
     """
     check_json(field, value, max_depth=max_depth)
     try:
@@ -67,13 +67,13 @@ def encode_checked(
 
 
 def check_canonical(field: str, raw: object) -> None:
-    """Raise InvalidValue unless these bytes are canonical JSON."""
+    """Raise InvalidValue unless `raw` contains canonical JSON."""
     try:
         canonical = isinstance(raw, Raw) and _encoder.encode(_decoder.decode(raw)) == bytes(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidValue(field, str(error)) from error
     if not canonical:
-        raise InvalidValue(field, "is not canonical JSON; use Success.of or Failure.of")
+        raise InvalidValue(field, "is not canonical JSON; create it with Success.of or Failure.of")
 
 
 def check_size(field: str, raw: Raw | bytes, max_bytes: int) -> None:
@@ -83,13 +83,13 @@ def check_size(field: str, raw: Raw | bytes, max_bytes: int) -> None:
 
 
 def check_integer(field: str, number: int) -> None:
-    """Raise InvalidValue unless this is a signed 64-bit integer."""
+    """Raise InvalidValue unless `number` is a signed 64-bit integer."""
     if type(number) is not int or number.bit_length() > 63:
         raise InvalidValue(field, f"must be a signed 64-bit integer, not {number!r:.40}")
 
 
 def check_text(field: str, text: object, max_length: int | None = None) -> str:
-    """Return the text. Raise InvalidValue if it is not `str`, not valid Unicode, or too long."""
+    """Return the string. Raise InvalidValue if it is not a `str`, is not valid Unicode, or is too long."""
     if not isinstance(text, str):
         raise InvalidValue(field, f"must be str, not {type(text).__name__}")
     _check_length(field, text, max_length)
@@ -102,7 +102,7 @@ def check_text(field: str, text: object, max_length: int | None = None) -> str:
 
 
 def check_name(field: str, name: object, max_bytes: int) -> None:
-    """Raise InvalidValue unless this is text of 1 to `max_bytes` bytes."""
+    """Raise InvalidValue unless `name` is a string of 1 to `max_bytes` bytes in UTF-8."""
     text = check_text(field, name)
     if not text:
         raise InvalidValue(field, "must not be empty")
@@ -112,7 +112,7 @@ def check_name(field: str, name: object, max_bytes: int) -> None:
 def check_json(
     field: str, value: object, *, max_depth: int, max_string: int | None = None, depth: int = 0
 ) -> None:
-    """Raise InvalidValue unless this is a JSON value within the limits on nesting and on string length."""
+    """Raise InvalidValue unless `value` is JSON within the limits on nesting depth and string length."""
     match value:
         case str():
             _check_length(field, value, max_string)
@@ -120,7 +120,7 @@ def check_json(
             pass
         case float():
             if not isfinite(value):
-                raise InvalidValue(field, f"{value} is not allowed in JSON")
+                raise InvalidValue(field, f"{value} is not allowed in JSON; use a finite number")
         case dict() | list() | tuple():
             if depth == max_depth:
                 raise LimitExceeded(field, max_depth, depth + 1, "levels of nesting")
@@ -138,7 +138,7 @@ def _check_length(field: str, text: str, maximum: int | None) -> None:
 def _children(
     field: str, value: dict[object, object] | Sequence[object], max_string: int | None
 ) -> Iterable[object]:
-    """Return the items of a container that need a check. Without a limit on strings, scalars need none."""
+    """Return the items of a container that must be checked. If strings have no limit, skip all scalars."""
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):

@@ -1,4 +1,4 @@
-"""The settings of a task store. Each has a default, and is checked when the settings are created."""
+"""The limits and defaults of a task store. `StoreConfig` checks every value when it is created."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ SECOND_MS = 1000
 DAY_MS = 24 * 3600 * SECOND_MS
 
 MAX_TTL_MS = 100 * 365 * DAY_MS
-"""Maximum ttl: a hundred years. A task that never expires has no ttl."""
+"""Maximum ttl (time to live) of a task: 100 years. A task that never expires has no ttl."""
 MIN_POLL_INTERVAL_MS = 50
 MAX_POLL_INTERVAL_MS = 30 * SECOND_MS
 
 
 class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of a store. Sizes are bytes of UTF-8 JSON; times are in milliseconds, as in the protocol."""
+    """The limits and defaults of a store. Sizes are in bytes of UTF-8 JSON, and times in milliseconds."""
 
     # Owners and quotas
     allow_anonymous: bool = False
-    """Whether callers without an identity are allowed. Only the secret task id protects their tasks."""
+    """Whether to accept callers without an identity. Their tasks are protected only by the secret task id."""
     max_tasks_per_owner: int = 100
-    """Maximum number of active tasks of one owner. It is never exceeded."""
+    """Maximum number of active tasks per owner. Concurrent calls cannot exceed it."""
     max_tasks: int = 10_000
-    """Maximum number of active tasks of all owners. 0 means no limit. Concurrent creates can exceed it."""
+    """Maximum number of active tasks of all owners. 0 means no limit. Concurrent calls can exceed it."""
 
     # Times
     default_ttl_ms: int | None = DAY_MS
-    """How long a task can wait for its first start, and a question for its answer. None means forever."""
+    """How long a task may wait for its first start, and a question for its answer. None means forever."""
     max_ttl_ms: int | None = 30 * DAY_MS
-    """Maximum ttl that a client may request. None means no limit: a task can then be kept forever."""
+    """Maximum ttl that a client can request. None means no limit: clients can then create permanent tasks."""
     result_retention_ms: int | None = 7 * DAY_MS
-    """How long a result is kept, unless the client requested a shorter ttl. None means forever."""
+    """How long a result is kept at least, unless the client requested a shorter ttl. None means forever."""
     idempotency_window_ms: int = DAY_MS
-    """How long an idempotency key is kept."""
+    """How long an idempotency key is kept after its task was created."""
     default_poll_interval_ms: int = SECOND_MS
-    """The poll interval that clients are advised to use if the task has none."""
+    """The poll interval that is recommended to clients, unless the task sets its own."""
 
     # Sizes
     max_variable_size_bytes: int = MIB
-    """Maximum size of all variables of a task; the same limit applies to its checkpoint."""
+    """Maximum total size of the variables of a task. The same limit applies to its checkpoint."""
     max_variable_depth: int = 10
     max_variables: int = 1000
     max_variable_name_length: int = 256
     max_string_length: int = 64 * KIB
-    """Maximum number of characters in one string of a variable."""
+    """Maximum number of characters in a string within a variable."""
     max_params_size_bytes: int = MIB
     max_result_size_bytes: int = MIB
     max_error_size_bytes: int = 64 * KIB
@@ -57,15 +57,15 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_message_length: int = 4 * KIB
     """Maximum number of characters in a status message."""
     max_name_length: int = 256
-    """Maximum number of bytes in a method, a session id, an idempotency key or an input key."""
+    """Maximum number of bytes in a method or function name, session id, idempotency key or input key."""
     max_inputs: int = 64
-    """Maximum number of questions, or of answers, in one call."""
+    """Maximum number of questions or answers in one call."""
     max_input_size_bytes: int = 64 * KIB
     max_inputs_size_bytes: int = 256 * KIB
-    """Maximum size of all questions, or of all answers, in one call."""
+    """Maximum total size of the questions or answers in one call."""
     max_input_depth: int = 32
     max_record_size_bytes: int = MAX_COMMIT_BYTES - 64 * KIB
-    """Maximum size of the stored task. It leaves room for bookkeeping and for records in the same commit."""
+    """Maximum size of a stored task. The rest of a commit is reserved for bookkeeping and related records."""
 
     def __post_init__(self) -> None:
         for field in msgspec.structs.fields(self):
@@ -88,11 +88,11 @@ _MAXIMA = {
     "max_record_size_bytes": MAX_COMMIT_BYTES - 64 * KIB,
     "max_name_length": MAX_KEY_BYTES,
 }
-"""Limits of the storage and of `canonical_json`. Other settings can be any integer that a storage accepts."""
+"""Maximum values of these settings. The maximum of every other integer setting is `MAX_INTEGER`."""
 
 
 _MINIMA = {"max_tasks": 0, "max_error_size_bytes": KIB, "max_message_length": 64}
-"""Minimum values other than 1. A task needs some room to finish with an error message."""
+"""Minimum values of these settings, if not 1. A failed task needs room to store its error message."""
 
 
 def _check_field(name: str, value: object) -> None:

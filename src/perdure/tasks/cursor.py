@@ -1,7 +1,7 @@
-"""Cursors: the position where a list continues, signed so that a client cannot forge it.
+"""Cursors for paginated lists. A cursor contains a position in the list and a signature.
 
-A cursor contains a position, not a task id, so it stays valid if a task is deleted. The signature covers the
-owner and the filter too: a cursor from another list is rejected like a forged one.
+A cursor stays valid if the task at its position is deleted. The signature prevents clients from forging
+cursors. It also covers the owner and the filter, so a cursor is valid only for the list that it came from.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _position_decoder = msgspec.json.Decoder(Position)
 
 
 class CursorScope(msgspec.Struct, frozen=True, kw_only=True):
-    """The list that a cursor belongs to."""
+    """The list that a cursor belongs to: the partition of its owner, its filter and its sort order."""
 
     partition: str
     status: str | None

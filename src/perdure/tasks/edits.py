@@ -1,7 +1,7 @@
-"""The edits of a task: pure functions that return the task after a change. They contain the rules of tasks.
+"""Edits: pure functions that take a task and return a changed copy. They enforce the rules of tasks.
 
-An edit raises if the lifecycle or a limit forbids it. An edit that changes nothing, such as a second request
-to cancel, returns the same object, and then nothing is written.
+An edit raises an error if the lifecycle or a limit does not allow it. An edit with nothing to do, such as a
+second request to cancel, returns the same object; the store then writes nothing.
 """
 
 from __future__ import annotations
@@ -38,43 +38,43 @@ from .variables_and_checkpoint import Variables, merge
 MAX_FUNCTION_NAME_BYTES = MAX_LANE_BYTES - len("run/")
 
 DEADLINE_LANE = "deadline"
-"""The lane of unclaimed tasks that have a deadline for their questions."""
+"""The lane (timer queue) of unclaimed tasks that wait for answers until a deadline."""
 
 CANCELLED_OUTCOME = Failure.of(-32800, "The task was cancelled")
 """The outcome of every cancelled task."""
 
 
 class AttemptEnd(Enum):
-    """How a counted attempt ended without finishing the task."""
+    """The two ways in which an attempt can go wrong without finishing the task."""
 
     FAILED = auto()
-    """The function raised `Again`, or exceeded its timeout."""
+    """The function raised `Again` or exceeded its timeout."""
     INTERRUPTED = auto()
     """The worker was lost or stopped, or the storage failed."""
 
 
 class NewTask(msgspec.Struct, frozen=True, kw_only=True):
-    """The arguments for a new task."""
+    """The arguments for creating a task."""
 
     method: str
     """The method of the request that becomes a task, for example `tools/call`."""
     params: JsonLike | UnsetType = UNSET
     meta: JsonLike | UnsetType = UNSET
     ttl_ms: int | UnsetType | None = UNSET
-    """None if the task never expires. If unset, the store's default applies."""
+    """The ttl (time to live) of the task. None means that it never expires; UNSET means the default."""
     is_ttl_requested: bool = False
-    """Whether the client requested the ttl. It then also limits how long the result is kept."""
+    """Whether the client requested this ttl. If so, the ttl also limits how long the result is kept."""
     poll_interval_ms: int | None = None
     session_id: str | None = None
     variables: Mapping[str, JsonLike] = {}
     client_can: tuple[Capability, ...] | None = None
-    """The capabilities that the client declared; None if no client creates the task."""
+    """The capabilities that the client declared. None if the task is not created by a client."""
     operators_answer: bool = False
-    """Whether the task can ask questions that its client does not support."""
+    """Whether the task can ask questions that its client does not support, because operators answer them."""
     function: str | None = None
-    """The name of the function that a worker runs; None if the creator finishes the task itself."""
+    """The name of the function that a worker runs. None if the creator of the task also finishes it."""
     idempotency_key: str | None = None
-    """Creating a task again with the same key returns the first task."""
+    """A key chosen by the client. A second call with the same key returns the task of the first call."""
 
 
 def create(new: NewTask, *, owner: Owner, task_id: TaskId, now: Micros, config: StoreConfig) -> TaskRecord:
@@ -134,7 +134,7 @@ def report(
 def set_variables(
     task: TaskRecord, changes: Mapping[str, JsonLike], *, now: Micros, config: StoreConfig
 ) -> TaskRecord:
-    """Set variables by name. Null removes a variable."""
+    """Set variables by name. The value None removes a variable."""
     check_active(task.status)
     return _updated(task, now, variables_json=merge(task.variables, changes, config))
 
@@ -142,7 +142,7 @@ def set_variables(
 def save_checkpoint(
     task: TaskRecord, changes: Mapping[str, JsonLike], *, now: Micros, config: StoreConfig
 ) -> TaskRecord:
-    """Set values of the checkpoint by name. Null removes a value."""
+    """Set checkpoint values by name. The value None removes the name."""
     check_active(task.status)
     merged = merge(task.checkpoint, changes, config, "checkpoint")
     saved = _updated(task, now, checkpoint_json=merged)
@@ -154,9 +154,9 @@ def save_checkpoint(
 def finish(
     task: TaskRecord, outcome: Outcome, *, message: str | None = None, now: Micros, config: StoreConfig
 ) -> TaskRecord:
-    """Finish the task with a result (completed) or an error (failed).
+    """Finish the task: as completed if the outcome is a Success, as failed if it is a Failure.
 
-    Without a `message`, the status message is the error, if there is one.
+    If `message` is None and the outcome has an error, the error becomes the status message.
     """
     check_outcome(outcome)
     error = outcome.error if isinstance(outcome, Success) else outcome.message
@@ -210,7 +210,7 @@ def request_cancel(task: TaskRecord, *, now: Micros) -> TaskRecord:
 def ask(
     task: TaskRecord, requests: Mapping[str, InputRequest], *, now: Micros, config: StoreConfig
 ) -> TaskRecord:
-    """Ask the client questions. Earlier ones can still be open. Each key can be used only once."""
+    """Add questions for the client. Earlier questions may still be open. Each key can be used only once."""
     check_active(task.status)
     if task.status is not Status.INPUT_REQUIRED:
         check_transition(task.status, Status.INPUT_REQUIRED)
@@ -221,7 +221,7 @@ def ask(
 def answer(
     task: TaskRecord, answers: Mapping[str, JsonLike], *, now: Micros, config: StoreConfig
 ) -> TaskRecord:
-    """Store answers to outstanding questions. After the last one, the task can resume."""
+    """Store answers to open questions. When all questions are answered, the task can resume."""
     check_active(task.status)
     return _answered(task, inputs.answer(task.inputs, answers, now=now, config=config), now)
 
@@ -229,7 +229,7 @@ def answer(
 def fail_question(
     task: TaskRecord, key: str, error: InputError, *, now: Micros, config: StoreConfig
 ) -> TaskRecord:
-    """Store a JSON-RPC error as the answer to an outstanding question. A long message is truncated."""
+    """Store a JSON-RPC error as the answer to an open question. A long error message is truncated."""
     check_active(task.status)
     check_integer("error.code", error.code)
     cut = replace(error, message=error.message[: config.max_message_length])
@@ -247,7 +247,7 @@ def _answered(task: TaskRecord, new_answers: Mapping[str, Input], now: Micros) -
 
 
 def claim(task: TaskRecord, *, now: Micros) -> TaskRecord:
-    """Claim the task for one more attempt. A task that was claimed once no longer expires by its ttl."""
+    """Claim the task for a new attempt. After the first claim, the task cannot expire before it finishes."""
     check_active(task.status)
     at = _edit_time(task, now)
     return _updated(
@@ -269,9 +269,9 @@ def release(
     now: Micros,
     config: StoreConfig,
 ) -> TaskRecord:
-    """Release the task unfinished: as its worker, or in place of a worker that was lost.
+    """Release an unfinished task so that it can be claimed again. If its worker was lost, another does this.
 
-    Without `end` the attempt is not counted: the task waits for answers, or its function was never started.
+    If `end` is None, the attempt does not count: the task waits for answers, or its function was not started.
     """
     check_active(task.status)
     at = _edit_time(task, now)
@@ -293,10 +293,10 @@ def release(
 
 
 def timer(task: TaskRecord) -> tuple[str, Micros] | tuple[None, None]:
-    """Return the lane of an unclaimed task and the time when it is due. Both are None if it needs no worker.
+    """Return the lane and the due time of a task, or (None, None) if no worker has to claim it.
 
-    Each function has a lane, so that a worker reads only tasks that it can run. One more lane is for the
-    deadlines of questions.
+    Each function has its own lane (timer queue), so a worker reads only tasks that it can run. A task that
+    waits for answers is in the lane for deadlines.
     """
     if task.is_claimed or task.is_terminal:
         return None, None
@@ -313,7 +313,7 @@ def lane_of(function: str) -> str:
 
 
 def _updated(task: TaskRecord, now: Micros, **changes: object) -> TaskRecord:
-    """Return the task with these changes and the time of the edit."""
+    """Return a copy of the task with these changes and a new `last_updated_at`."""
     return replace(task, **changes, last_updated_at=_edit_time(task, now))
 
 
@@ -322,17 +322,17 @@ def _progressed(task: TaskRecord) -> TaskRecord:
 
 
 def _edit_time(task: TaskRecord, now: Micros) -> Micros:
-    """Return the time of an edit. It is never before the last edit, even if the clock was set back."""
+    """Return the current time, or the time of the previous edit if the clock was set back since then."""
     return max(now, task.last_updated_at)
 
 
 def resolve_ttl(ttl: int | UnsetType | None, config: StoreConfig) -> int | None:
-    """Return the requested ttl, or the default. A ttl above the maximum is an error; it is not reduced."""
+    """Return the requested ttl, or the default. Raise an error if the requested ttl exceeds the maximum."""
     if isinstance(ttl, UnsetType):
         return config.default_ttl_ms
     if ttl is None:
         if config.max_ttl_ms is not None:
-            raise InvalidValue("ttl", f"null means no expiry; the maximum is {config.max_ttl_ms} ms")
+            raise InvalidValue("ttl", f"must not be null (no expiry) but at most {config.max_ttl_ms} ms")
         return None
     check_integer("ttl", ttl)
     if ttl < 1:

@@ -1,25 +1,25 @@
-"""The errors of tasks, as one tree.
+"""The error classes for tasks.
 
     PerdureError
     └── TaskError
-        ├── NotFound                   this owner has no such task (absent, expired, or another's)
+        ├── NotFound                   the owner has no task with this id
         ├── AlreadyExists              a task with this id already exists
         ├── ConcurrentModification     the task was changed after it was read (retryable)
         ├── ClaimLost                  the worker's claim on the task was lost; nothing was written
         ├── IllegalTransition          the lifecycle does not allow this change of status
         │   └── TerminalTask           the task has finished and can no longer change
         ├── InvalidValue               a field has an invalid value
-        │   └── LimitExceeded          a field is larger than allowed
-        ├── QuotaExceeded              too many tasks are active (retryable: tasks finish)
-        ├── IdempotencyKeyReused       the idempotency key was used for a different call
-        ├── InvalidCursor              the cursor does not belong to this list
+        │   └── LimitExceeded          a value exceeds a limit
+        ├── QuotaExceeded              too many tasks are active (retryable)
+        ├── IdempotencyKeyReused       the idempotency key was already used for a different call
+        ├── InvalidCursor              the cursor is invalid for this list
         ├── AuthenticationRequired     anonymous access is disabled
         ├── InputKeyReused             the task has already used this input key
         ├── MalformedAnswer            an answer does not fit its question
         ├── WrongVariableType          a variable does not have the requested type
-        └── CorruptRecord              the stored record is not a valid task
+        └── CorruptRecord              a stored record is damaged
 
-Errors of the storage (`perdure.storage.errors`) are passed on unchanged. One of them is NewerFormat: a newer
+Storage errors (`perdure.storage.errors`) also reach the caller. For example, NewerFormat is raised if a newer
 version of perdure wrote the task.
 """
 
@@ -31,36 +31,36 @@ from ..storage.errors import PerdureError
 
 
 class TaskError(PerdureError):
-    """The base class of the errors of tasks. The operation that raised it changed nothing."""
+    """The base class of task errors. An operation that raises one of them has changed nothing."""
 
 
 class NotFound(TaskError):
-    """Raised when the owner has no such task. The message does not reveal whether another owner has it."""
+    """Raised when the owner has no task with this id. It does not reveal whether another owner has one."""
 
     def __init__(self) -> None:
         super().__init__("Task not found")
 
 
 class AlreadyExists(TaskError):
-    """Raised when a new task has the id of an existing one."""
+    """Raised when the id of a new task is already in use."""
 
     def __init__(self) -> None:
         super().__init__("a task with this id already exists")
 
 
 class ConcurrentModification(TaskError):
-    """Raised when the task was changed after it was read. Read it again, or use `TaskStore.update`."""
+    """Raised when a task was changed after it was read. Read it again, or use `TaskStore.update`."""
 
     retryable = True
 
     def __init__(self, expected: int, actual: int) -> None:
-        super().__init__(f"the task was read at version {expected} and is now at version {actual}")
+        super().__init__(f"the task has changed from version {expected} to {actual}; read it again and retry")
         self.expected = expected
         self.actual = actual
 
 
 class ClaimLost(TaskError):
-    """Raised when a worker writes a task after it lost its lease, or after the task was finished."""
+    """Raised when a worker writes to a task after it lost its claim, or after the task was finished."""
 
     def __init__(self) -> None:
         super().__init__("this worker's claim on the task was lost; nothing was written")
@@ -76,7 +76,7 @@ class IllegalTransition(TaskError):
 
 
 class TerminalTask(IllegalTransition):
-    """Raised when an edit would change a finished task. Status, outcome, variables and inputs are final."""
+    """Raised when an edit would change a finished task."""
 
     def __init__(self, source: str, target: str) -> None:
         super().__init__(source, target)
@@ -93,7 +93,7 @@ class InvalidValue(TaskError):
 
 
 class LimitExceeded(InvalidValue):
-    """Raised when a field is larger than allowed."""
+    """Raised when a value exceeds a limit, such as a number of bytes, characters or levels of nesting."""
 
     def __init__(self, field: str, limit: int, actual: int, unit: str = "bytes") -> None:
         super().__init__(field, f"{actual} {unit} exceed the limit of {limit}")
@@ -103,7 +103,7 @@ class LimitExceeded(InvalidValue):
 
 
 class QuotaExceeded(TaskError):
-    """Raised when a new task would exceed the limit on active tasks, of its owner or of the server."""
+    """Raised when the owner or the server already has the maximum number of active tasks."""
 
     retryable = True
 
@@ -116,28 +116,28 @@ class QuotaExceeded(TaskError):
 
 
 class IdempotencyKeyReused(TaskError):
-    """Raised when the idempotency key was used for a call with a different method or different parameters."""
+    """Raised when an idempotency key was already used with a different method or different parameters."""
 
     def __init__(self) -> None:
-        super().__init__("this idempotency key was used for a different call; use a new key")
+        super().__init__("this idempotency key was already used for a different call; use a new key")
 
 
 class InvalidCursor(TaskError):
-    """Raised when a cursor is forged, damaged, or from the list of another owner or filter."""
+    """Raised when a cursor is damaged or forged, or comes from a list with another owner or filter."""
 
     def __init__(self) -> None:
-        super().__init__("invalid cursor; list again without one")
+        super().__init__("invalid cursor; omit the cursor to list from the first page")
 
 
 class AuthenticationRequired(TaskError):
-    """Raised when a caller is anonymous and the store does not allow that."""
+    """Raised when a caller is anonymous and the store does not accept anonymous callers."""
 
     def __init__(self) -> None:
         super().__init__("anonymous access is disabled; authenticate first")
 
 
 class InputKeyReused(TaskError):
-    """Raised when the task has already asked a question with this key."""
+    """Raised when a task asks a question with a key that it has already used."""
 
     def __init__(self, key: str) -> None:
         super().__init__(
@@ -147,7 +147,7 @@ class InputKeyReused(TaskError):
 
 
 class MalformedAnswer(TaskError):
-    """Raised when an answer does not fit its question: it has the wrong kind, or does not match the form."""
+    """Raised when an answer has the wrong type for its question, or does not match the schema of the form."""
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(f"the answer to {key!r} is malformed: {reason}")
@@ -166,9 +166,9 @@ class WrongVariableType(TaskError):
 
 
 class CorruptRecord(TaskError):
-    """Raised when the stored record is not a valid task."""
+    """Raised when a stored record is damaged and cannot be decoded."""
 
     def __init__(self, task_id: str, reason: str) -> None:
-        super().__init__(f"the record of task {task_id} cannot be read: {reason}")
+        super().__init__(f"the stored record {task_id} is damaged and cannot be read: {reason}")
         self.task_id = task_id
         self.reason = reason

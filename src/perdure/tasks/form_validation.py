@@ -1,4 +1,4 @@
-"""The check of a submitted form against its JSON schema."""
+"""Checks a submitted form against the JSON schema of its question."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .errors import MalformedAnswer
 from .inputs import Input, InputKind
 
 MAX_REASON_CHARACTERS = 200
-"""Maximum length of a reason: it can quote the client's own input, which can have any length."""
+"""Longer reasons are cut to this many characters. They can quote the client's input, which may be long."""
 
 
 def check_form(key: str, asked: Input, answer: JsonLike) -> None:
-    """Raise MalformedAnswer if an accepted form does not match its schema."""
+    """Raise MalformedAnswer if a form was submitted and does not match its schema."""
     if asked.kind is not InputKind.ELICITATION or not isinstance(answer, Mapping):
         return
     params = asked.params

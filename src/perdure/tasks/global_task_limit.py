@@ -1,8 +1,8 @@
-"""The limit on the active tasks of the whole storage.
+"""The limit on the number of active tasks in the whole storage.
 
-Some storages have a lag: their counts are a few seconds old. Such a count is reused for the time of the lag,
-increased by the tasks that were created here since then. It can only admit a task: before a task is refused,
-the storage counts again.
+The counts of some storages lag behind by a few seconds. A count of such a storage is reused until it is older
+than that lag, and tasks that this process creates in the meantime are added to it. A task is refused only
+after the storage has counted again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .task_snapshot import TASKS
 
 
 class GlobalTaskLimit:
-    """The number of active tasks in a storage, estimated between two counts."""
+    """Limits the number of active tasks in a storage. The number is estimated between two counts."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -25,11 +25,11 @@ class GlobalTaskLimit:
         self._fresh_until = 0.0
 
     async def try_admit(self, maximum: int, now: Micros) -> bool:
-        """Return whether one more task is within the maximum. If it is, the task is counted."""
+        """Return whether one more task can be created. If so, add it to the estimate."""
         if not self._storage.lag:
             return await self._count_active(now) < maximum
         if not self._estimate_admits(maximum):
-            async with self._refresh_lock:  # a caller that waited here may find a fresh count
+            async with self._refresh_lock:  # while a caller waited here, another one may have counted
                 if not self._estimate_admits(maximum):
                     self._estimate = await self._count_active(now)
                     self._fresh_until = time.monotonic() + self._storage.lag

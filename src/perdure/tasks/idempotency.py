@@ -1,7 +1,7 @@
-"""Idempotency keys: a create that is repeated, because its response was lost, returns the first task.
+"""Idempotency keys: a client that repeats a call with the same key gets the task of the first call.
 
-A key is a small record in the owner's partition. It is committed with the task and expires after a window of
-time. If the task is deleted before that, the key can be bound to a new task.
+A key is a small record in the owner's partition. It is stored in the same commit as the task, and expires
+after a configured time. If the task is deleted before that, the key can be used for a new task.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _format = BodyFormat(_KeyRecord)
 
 def check_key(key: str, owner: Owner, config: StoreConfig) -> None:
     if owner.is_anonymous:
-        raise InvalidValue("idempotency_key", "requires an authenticated owner")
+        raise InvalidValue("idempotency_key", "cannot be used by an anonymous caller; authenticate first")
     check_name("idempotency_key", key, config.max_name_length)
     if "\0" in key:
-        raise InvalidValue("idempotency_key", "must not contain NUL")
+        raise InvalidValue("idempotency_key", "must not contain NUL characters")
 
 
 def key_address(partition: str, key: str) -> Address:
@@ -41,9 +41,9 @@ def key_address(partition: str, key: str) -> Address:
 
 
 def decode_task_id(record: Record) -> TaskId | None:
-    """Return the id of the task that a key is bound to; None if the record is damaged and can be replaced.
+    """Return the id of the task that belongs to a key. None if the record is damaged and can be replaced.
 
-    Raise NewerFormat if a newer version wrote it.
+    Raise NewerFormat if a newer version of perdure wrote the record.
     """
     try:
         return _format.decode(record.key, record.body).task_id
@@ -52,7 +52,7 @@ def decode_task_id(record: Record) -> TaskId | None:
 
 
 def bind_key(address: Address, task: TaskRecord, before: Record | None, config: StoreConfig) -> Change:
-    """Return the change that binds a key to this task: a new key, or one whose task no longer exists."""
+    """Return the change that binds a key to this task. `before` is the record of the key, if there is one."""
     body = _format.encode(_KeyRecord(task.task_id))
     expires_at: Micros = task.created_at + config.idempotency_window_ms * 1000
     if before is not None:
@@ -71,7 +71,7 @@ def bind_key(address: Address, task: TaskRecord, before: Record | None, config: 
 
 
 def check_same_call(existing: TaskRecord, new: TaskRecord) -> None:
-    """Raise IdempotencyKeyReused if the two tasks are from different calls."""
+    """Raise IdempotencyKeyReused if the two tasks have different methods or parameters."""
     if _call_identity(existing) != _call_identity(new):
         raise IdempotencyKeyReused
 

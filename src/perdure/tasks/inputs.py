@@ -1,7 +1,7 @@
-"""Questions that a task asks its client, and the answers.
+"""The questions that a task asks its client, and the answers.
 
-An answer is checked against the kind of its question. If one is malformed, none is stored. An answer to an
-unknown key, or to a question that is already answered, is ignored.
+Each answer is checked against the kind of its question. If one answer in a call is malformed, none of them is
+stored. Answers with an unknown key, or to a question that is already answered, are ignored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_DEADLINE_SECONDS = MAX_TTL_MS // 1000
 
 
 class InputKind(StrEnum):
-    """The kind of a question: the name of its method in the protocol."""
+    """The kinds of questions. Each value is the MCP method that asks the question."""
 
     ELICITATION = "elicitation/create"
     SAMPLING = "sampling/createMessage"
@@ -31,7 +31,7 @@ class InputKind(StrEnum):
 
 
 class Capability(StrEnum):
-    """A capability that a client declares: a kind of question that it can answer."""
+    """The capabilities that a client can declare: the kinds of questions that it can answer."""
 
     FORM = "elicitation.form"
     URL = "elicitation.url"
@@ -54,24 +54,24 @@ def capability_of(kind: InputKind, params: JsonLike) -> Capability:
 
 
 class ElicitationAnswer(msgspec.Struct, frozen=True):
-    """The answer to an elicitation: the submitted form, or a refusal."""
+    """The answer to an elicitation: a submitted form, or a refusal."""
 
     action: Literal["accept", "decline", "cancel"]
     content: dict[str, Any] | None = None
-    """The values of the form by field."""
+    """The submitted values by field name."""
 
     @property
     def values(self) -> dict[str, Any]:
-        """The values of the form by field; empty if there are none."""
+        """The submitted values by field name; empty if there are none."""
         return self.content or {}
 
 
 class SamplingAnswer(msgspec.Struct, frozen=True):
-    """The message of the client's model."""
+    """The answer to a sampling request: a message from the client's language model."""
 
     role: Literal["user", "assistant"]
     content: Any
-    """A content block of the protocol, or a list of them, as plain values."""
+    """An MCP content block, or a list of content blocks, as plain Python values."""
     model: str
 
 
@@ -81,7 +81,7 @@ class Root(msgspec.Struct, frozen=True):
 
 
 class RootsAnswer(msgspec.Struct, frozen=True):
-    """The directories to which the client gives access."""
+    """The answer to a roots request: the directories that the server may access."""
 
     roots: list[Root]
 
@@ -96,16 +96,16 @@ _ANSWER_TYPES: dict[InputKind, type[InputAnswer]] = {
 
 
 class InputRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A question that a task asks."""
+    """A question to ask the client."""
 
     kind: InputKind
     params: JsonLike = None
     deadline: float | None = None
-    """Seconds within which it must be answered. None means the ttl of the task."""
+    """Seconds within which the question must be answered. None means the ttl of the task."""
 
 
 class InputError(msgspec.Struct, frozen=True, kw_only=True):
-    """A JSON-RPC error with which a client answered."""
+    """A JSON-RPC error that a client sent instead of an answer."""
 
     code: int
     message: str
@@ -118,11 +118,11 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     params_json: Raw | UnsetType = msgspec.field(default=UNSET, name="params")
     asked_at: Micros
     deadline_at: Micros | None = None
-    """When the task fails without an answer. None means never."""
+    """When the task fails if the question is still unanswered. None means never."""
     answer_json: Raw | UnsetType = msgspec.field(default=UNSET, name="answer")
     answered_at: Micros | None = None
     error: InputError | None = None
-    """The JSON-RPC error with which the client answered."""
+    """The JSON-RPC error that the client sent instead of an answer."""
 
     @property
     def is_answered(self) -> bool:
@@ -130,7 +130,7 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def capability(self) -> Capability:
-        """The capability that a client needs to answer."""
+        """The capability that a client needs to answer this question."""
         return capability_of(self.kind, self.params)
 
     @property
@@ -139,13 +139,13 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def answer(self) -> InputAnswer | None:
-        """The decoded answer; None if there is none, or if it is an error."""
+        """The decoded answer. None if there is no answer yet, or if the client sent an error."""
         if isinstance(self.answer_json, UnsetType):
             return None
         return msgspec.convert(canonical_json.decode(self.answer_json), _ANSWER_TYPES[self.kind])
 
     def is_question(self, request: InputRequest) -> bool:
-        """Return whether the request asks exactly this question."""
+        """Return whether a request asks this same question."""
         return self.kind is request.kind and self.params == canonical_json.decode(
             canonical_json.encode_checked("inputs", request.params)
         )
@@ -159,12 +159,12 @@ def ask(
     now: Micros,
     config: StoreConfig,
 ) -> dict[str, Input]:
-    """Return the inputs with new questions added. Raise InputKeyReused if a key was used before."""
+    """Return all inputs, with the new questions added. Raise InputKeyReused if a key was already used."""
     _check_entry_count(requests, config)
     for key in requests:
         check_name("inputs", key, config.max_name_length)
         if requests[key].kind not in _ANSWER_TYPES:
-            raise InvalidValue("inputs", f"unknown kind of input {requests[key].kind!r}")
+            raise InvalidValue("inputs", f"unknown kind {requests[key].kind!r}; use an InputKind")
         if key in inputs:
             raise InputKeyReused(key)
     params = {key: request.params for key, request in requests.items()}
@@ -193,7 +193,7 @@ def _deadline(request: InputRequest, ttl_ms: int | None, now: Micros) -> Micros 
 
 
 def check_repeated(inputs: Mapping[str, Input], requests: Mapping[str, InputRequest]) -> None:
-    """Raise InputKeyReused if a key was used before for a different question."""
+    """Raise InputKeyReused if a key was already used for a different question."""
     for key, request in requests.items():
         if key in inputs and not inputs[key].is_question(request):
             raise InputKeyReused(key)
@@ -202,7 +202,7 @@ def check_repeated(inputs: Mapping[str, Input], requests: Mapping[str, InputRequ
 def answer(
     inputs: Mapping[str, Input], answers: Mapping[str, JsonLike], *, now: Micros, config: StoreConfig
 ) -> dict[str, Input]:
-    """Return the outstanding inputs to which these answers belong, with their answers. There may be none."""
+    """Return the inputs that these answers change. Answers to questions that are not open are ignored."""
     _check_entry_count(answers, config)
     outstanding = {
         key: value for key, value in answers.items() if key in inputs and not inputs[key].is_answered
@@ -217,7 +217,7 @@ def answer(
 
 
 def fail(inputs: Mapping[str, Input], key: str, error: InputError, *, now: Micros) -> dict[str, Input]:
-    """Return the input of this key with an error as its answer, or an empty dict if it is not outstanding."""
+    """Return the input with this key and an error as its answer, or an empty dict if it is not open."""
     if key not in inputs or inputs[key].is_answered:
         return {}
     return {key: msgspec.structs.replace(inputs[key], error=error, answered_at=now)}

@@ -1,4 +1,4 @@
-"""Every change of status that a task can make, in one table. Nothing else in perdure decides this.
+"""The status changes that a task can make, in one table. No other code decides which changes are allowed.
 
 A task alternates between `working` and `input_required` while it asks questions and gets answers. The other
 statuses are final. The diagram in the documentation is generated from this table.
@@ -12,18 +12,18 @@ from .errors import IllegalTransition, TerminalTask
 
 
 class Status(StrEnum):
-    """The status of a task, spelled as in the protocol."""
+    """The status of a task. The values are those of MCP."""
 
     WORKING = "working"
-    """Queued or running. The worker changes it next."""
+    """The task is queued or running. Normally a worker changes its status next."""
     INPUT_REQUIRED = "input_required"
-    """Waiting for answers. The client's answers, or a cancellation, change it next."""
+    """The task waits for answers. The last answer, a cancellation or a deadline changes its status next."""
     COMPLETED = "completed"
-    """Finished with a result, which may itself report an error."""
+    """The task finished with a result, which may itself report an error."""
     FAILED = "failed"
-    """Finished with a JSON-RPC error."""
+    """The task finished with a JSON-RPC error."""
     CANCELLED = "cancelled"
-    """Finished by a cancellation."""
+    """The task was cancelled before it could finish."""
 
     @property
     def is_terminal(self) -> bool:
@@ -39,11 +39,11 @@ TRANSITIONS: dict[Status, frozenset[Status]] = {
 }
 
 ACTIVE_STATUSES = frozenset(status for status in Status if TRANSITIONS[status])
-"""The statuses that are not final. Quotas count tasks with one of these."""
+"""The statuses that are not final. Quotas count the tasks with these statuses."""
 
 
 def check_transition(source: Status, target: Status) -> None:
-    """Raise IllegalTransition unless the table allows this change. No status changes to itself."""
+    """Raise IllegalTransition unless the table allows this change. A change to the same status is illegal."""
     if target in TRANSITIONS[source]:
         return
     if source.is_terminal:

@@ -1,4 +1,4 @@
-"""Lists of tasks, page by page."""
+"""Paginated lists of tasks."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from .task_snapshot import TASKS, Snapshot, tags_of
 DEFAULT_PAGE_SIZE = 50
 MAX_PAGE_SIZE = 200
 MAX_RECORDS_EXAMINED = 1000
-"""Maximum number of records that one call reads: a filter without an index must not block the server."""
+"""Maximum number of records that one call examines. It limits the cost of a filter that has no index."""
 
 
 class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """A filter for lists. Only the status has an index, so other filters can return short or empty pages."""
+    """A filter for task lists. Only `status` has an index; other filters can return short or empty pages."""
 
     status: Status | None = None
     method: str | None = None
@@ -57,13 +57,13 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of tasks, with a cursor for the next page if there may be more."""
+    """A page of tasks. If there may be more tasks, `next_cursor` is the cursor of the next page."""
 
     tasks: tuple[Snapshot, ...]
     corrupt: tuple[CorruptRecord, ...] = ()
-    """Records of this page that cannot be read."""
+    """The damaged records on this page, as errors."""
     newer: tuple[NewerFormat, ...] = ()
-    """Records of this page that a newer version wrote."""
+    """The records on this page that a newer version of perdure wrote, as errors."""
     next_cursor: str | None = None
 
 
@@ -77,9 +77,10 @@ async def page_of_tags(
     descending: bool,
     now: Micros,
 ) -> tuple[list[Record], bool]:
-    """Return a page of the records that have one of these tags, and whether it is the last.
+    """Return a page of the records that have one of these tags, and whether it is the last page.
 
-    Each tag is read separately. If the page of one tag ends early, the others are cut at the same position.
+    Each tag is read separately. If there are more records of one tag, the merged page ends at the last record
+    that was read of this tag, because later records would skip some.
     """
     pages = await asyncio.gather(
         *(
@@ -109,7 +110,7 @@ async def list_tasks(
     newest_first: bool,
     now: Micros,
 ) -> TaskPage:
-    """Return the page after a cursor, or the first page."""
+    """Return the page after the cursor, or the first page if there is no cursor."""
     task_filter.validate()
     scope = CursorScope(
         partition=partition,
@@ -138,14 +139,14 @@ async def list_tasks(
 
 
 class TaskScan:
-    """The tasks that a scan has found, and the records that it could not read."""
+    """The result of a scan: the tasks that it found, and the records that it could not read."""
 
     def __init__(self, after: Position | None) -> None:
         self.found: list[Snapshot] = []
         self.corrupt: list[CorruptRecord] = []
         self.newer: list[tuple[Record, NewerFormat]] = []
         self.next_position = after
-        """The position after which the next scan continues. None if no record is left."""
+        """The position after which the next scan continues. None if there are no more records."""
 
     @property
     def size(self) -> int:
@@ -173,16 +174,16 @@ async def scan_tasks(
     descending: bool,
     now: Micros,
 ) -> TaskScan:
-    """Return up to `limit` tasks that have one of these tags and match, and records that cannot be read.
+    """Return up to `limit` records with one of these tags: matching tasks, and records that cannot be read.
 
-    The scan also stops after 1,000 records, and when their bodies have `max_chars` characters.
+    The scan stops early after 1,000 records, or when it has read `max_chars` characters of records.
     """
     if type(limit) is not int or not 1 <= limit <= MAX_PAGE_SIZE:
-        raise InvalidValue("limit", f"must be 1 to {MAX_PAGE_SIZE}, not {limit}")
+        raise InvalidValue("limit", f"must be an integer from 1 to {MAX_PAGE_SIZE}, not {limit}")
     scan = TaskScan(after)
     examined = chars = 0
     while examined < MAX_RECORDS_EXAMINED and chars < max_chars:
-        # One record more than fits shows whether there is a next page. A filter may skip most records.
+        # One record too many shows that there is a next page. A filter may skip most records.
         wanted = limit + 1 - scan.size if matches is None else MAX_PAGE_SIZE
         records, is_last = await page_of_tags(
             storage,
@@ -209,7 +210,7 @@ async def scan_tasks(
 
 
 def read_task(record: Record) -> Snapshot | CorruptRecord | NewerFormat:
-    """Return the task, or the error if its record cannot be read."""
+    """Return the task in a record, or an error if the record cannot be read."""
     try:
         return Snapshot.from_record(record)
     except (CorruptRecord, NewerFormat) as error:

@@ -1,7 +1,7 @@
-"""The owner of a task, and the storage partition that is derived from it.
+"""The owner of a task, and the storage partition that contains the tasks of an owner.
 
-An owner is taken only from the authenticated request. It can contain any character: separators are escaped,
-so that no two owners share a partition and no partition is a prefix of another.
+The owner of a task always comes from the authenticated request. Its name can contain any character:
+separators are escaped, so two different owners never share a partition.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ class Owner(msgspec.Struct, frozen=True):
 
     @classmethod
     def user(cls, issuer: str, subject: str) -> Owner:
-        """Return the owner for the subject of a verified token."""
+        """Return the user that is the subject of a verified token."""
         return cls("user", issuer, _required("subject", subject))
 
     @classmethod
     def client(cls, issuer: str, client_id: str) -> Owner:
-        """Return the owner for the client of a verified token without a subject."""
+        """Return the client that a verified token without a subject belongs to."""
         return cls("client", issuer, _required("client_id", client_id))
 
     @classmethod
     def session(cls, session_id: str) -> Owner:
-        """Return the owner for a session, on a server without authentication that binds tasks to sessions."""
+        """Return the owner for a session, if the server has no authentication and binds tasks to sessions."""
         return cls("session", "", _required("session_id", session_id))
 
     @classmethod
     def local(cls) -> Owner:
-        """Return the owner for the only user of a stdio server."""
+        """Return the owner for the single user of a stdio server."""
         return cls("local")
 
     @classmethod
     def anonymous(cls) -> Owner:
-        """Return the anonymous owner. Each of its tasks is in its own partition, protected by the task id."""
+        """Return the anonymous owner. Each anonymous task has its own partition and a secret id."""
         return cls("anonymous")
 
     @property
@@ -66,18 +66,18 @@ class Owner(msgspec.Struct, frozen=True):
 
     @property
     def digest(self) -> str:
-        """A hash that identifies the owner in logs and traces without revealing it."""
+        """A hash that identifies the owner in logs and traces without revealing the name."""
         return hashlib.blake2b(_partition_name(self).encode(), digest_size=6).hexdigest()
 
 
 def partition_of(owner: Owner, task_id: str) -> str:
-    """Return the partition that stores this task of this owner."""
+    """Return the partition in which this task of the owner is stored."""
     return f"anonymous::{task_id}" if owner.is_anonymous else _partition_name(owner)
 
 
-@lru_cache(maxsize=4096)  # needed whenever a task is read
+@lru_cache(maxsize=4096)  # every read of a task needs it
 def _partition_name(owner: Owner) -> str:
-    """Return the partition of a named owner. Raise LimitExceeded if it is longer than 512 bytes."""
+    """Return the name of an owner's partition. Raise LimitExceeded if it is longer than 512 bytes."""
     name = f"{owner.kind}:{owner.issuer.translate(_ESCAPES)}:{owner.subject.translate(_ESCAPES)}"
     check_size("owner", name.encode(), MAX_PARTITION_BYTES)
     return name

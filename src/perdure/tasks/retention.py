@@ -1,8 +1,8 @@
-"""How long a task is kept, as pure functions of the record and the time.
+"""Computes how long a task is kept.
 
-A task that was never started expires after its ttl. A started task does not expire before it has finished, so
-that no work is lost; if no worker starts it again for `ABANDONED_AFTER`, a worker finishes it as failed. A
-finished task is kept for its retention.
+A task that was never started expires after its ttl (time to live). A started task does not expire before it
+finishes, so that no work is lost. If a released task waits for a worker longer than `ABANDONED_AFTER`, it is
+finished as failed. A finished task is kept for its retention time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ..storage.time_units import DAY
 from .task_record import TaskRecord
 
 ABANDONED_AFTER: Micros = 30 * DAY
-"""How long a released task stays queued before it is given up."""
+"""How long a released task can wait for a worker before it is finished as failed."""
 
 
 def is_started(task: TaskRecord) -> bool:
@@ -21,7 +21,7 @@ def is_started(task: TaskRecord) -> bool:
 
 
 def expires_at(task: TaskRecord) -> Micros | None:
-    """Return when the storage may delete the task. None means never, or not before it has finished."""
+    """Return when the task expires. None if it never does, or if it cannot expire before it finishes."""
     if task.finished_at is not None:
         return _result_expires_at(task, task.finished_at)
     if task.ttl_ms is None or is_started(task):
@@ -32,12 +32,12 @@ def expires_at(task: TaskRecord) -> Micros | None:
 def _result_expires_at(task: TaskRecord, finished_at: Micros) -> Micros | None:
     if task.ttl_ms is None or task.retention_ms is None:
         return None
-    reported = _extended_ttl(task, task.ttl_ms, finished_at)  # a client may have received this ttl
+    reported = _extended_ttl(task, task.ttl_ms, finished_at)  # this ttl may have been reported to a client
     return max(task.created_at + reported * 1000, finished_at + task.retention_ms * 1000)
 
 
 def is_abandoned(task: TaskRecord, now: Micros) -> bool:
-    """Return whether a started task has been queued for so long that a worker should finish it as failed."""
+    """Return whether a released task has waited so long for a worker that it must be finished as failed."""
     if task.is_terminal or task.is_claimed or task.released_at is None or task.ttl_ms is None:
         return False
     answered_at = max((asked.answered_at or 0 for asked in task.inputs.values()), default=0)
@@ -46,7 +46,7 @@ def is_abandoned(task: TaskRecord, now: Micros) -> bool:
 
 
 def question_deadline(task: TaskRecord) -> Micros | None:
-    """Return the earliest deadline of the unanswered questions; None if they have none."""
+    """Return the earliest deadline among the unanswered questions, or None if there is no deadline."""
     deadlines = (asked.deadline_at for asked in task.outstanding.values())
     return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
@@ -58,10 +58,10 @@ def is_past_deadline(task: TaskRecord, now: Micros) -> bool:
 
 
 def client_ttl_ms(task: TaskRecord, now: Micros) -> int | None:
-    """Return the ttl that is reported to clients, in milliseconds since the creation of the task.
+    """Return the ttl that is reported to clients, in milliseconds from the creation of the task.
 
-    A client may give up when it has passed. For a started task it is therefore extended, one ttl at a time,
-    and always ends in the future.
+    A client may stop waiting when the reported ttl has passed. For a started task, it is therefore a multiple
+    of the original ttl and always ends in the future.
     """
     if task.finished_at is not None:
         expires = expires_at(task)

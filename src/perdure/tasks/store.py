@@ -1,8 +1,8 @@
 """`TaskStore` creates, reads and writes tasks in any storage.
 
-A read returns a `Snapshot`. A write takes a snapshot and succeeds only if the task is still at that version;
-otherwise it raises ConcurrentModification. Only `update` tries again, a limited number of times. The rules of
-tasks are in `edits`.
+A read returns a `Snapshot`. A write takes a snapshot, and raises ConcurrentModification if the task has
+changed since it was read. Only `update` retries, a limited number of times. The module `edits` contains the
+rules of tasks.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ from .task_snapshot import LEASE_FORMAT, TASKS, Snapshot, lease_address, new_sna
 T = TypeVar("T")
 
 Edit: TypeAlias = Callable[[TaskRecord, Micros, StoreConfig], TaskRecord]
-"""A function that returns the changed task, given the task, the time and the limits."""
+"""A function that takes a task, the current time and the limits, and returns the changed task."""
 
 LeaseChange: TypeAlias = Callable[[Snapshot], Change | None]
-"""A function that returns the change of the task's lease, if any, given the task after the edit."""
+"""A function that takes the edited task and returns a change to its lease, or None for no change."""
 
 MAX_UPDATE_ATTEMPTS = 10
 PURGE_BATCH_SIZE = 500
@@ -71,7 +71,7 @@ class PurgeResult(msgspec.Struct, frozen=True):
 
     purged: tuple[Purged, ...]
     more: bool
-    """Whether another purge with the same time may delete more records."""
+    """Whether there may be more expired records to delete."""
 
     @property
     def task_ids(self) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ class PurgeResult(msgspec.Struct, frozen=True):
 
 
 class TaskStore:
-    """A store of durable tasks. An owner sees only its own tasks, and cannot find out which others exist."""
+    """A store of durable tasks. An owner can access only its own tasks, and cannot detect any others."""
 
     def __init__(
         self,
@@ -101,9 +101,10 @@ class TaskStore:
     async def create(
         self, owner: Owner, new: NewTask, *, lease: Callable[[Snapshot], Change] | None = None
     ) -> Snapshot:
-        """Create a task, or return the task that was created before with the same idempotency key.
+        """Create a task, or return the existing task with the same idempotency key.
 
-        With `lease` the task is created as claimed; `lease` returns the change that stores the lease.
+        If `lease` is passed, the new task is already claimed, and `lease` returns the change that stores the
+        lease of that claim.
         """
         self._check_owner_allowed(owner)
         if new.idempotency_key is not None:
@@ -138,7 +139,7 @@ class TaskStore:
         task_filter: TaskFilter = TaskFilter(),
         newest_first: bool = False,
     ) -> TaskPage:
-        """Return a page of the owner's tasks in order of creation. Anonymous tasks are never listed."""
+        """Return a page of the owner's tasks, sorted by creation time. Anonymous tasks are never listed."""
         self._check_owner_allowed(owner)
         if owner.is_anonymous:
             return TaskPage(tasks=())
@@ -159,8 +160,8 @@ class TaskStore:
     async def edit(self, snapshot: Snapshot, edit: Edit, *, lease: LeaseChange | None = None) -> Snapshot:
         """Apply an edit to the task and store the result.
 
-        A worker passes the change of its lease, which is committed in the same transaction. Raise ClaimLost
-        if the worker has lost its lease.
+        A worker passes `lease` to change its lease in the same commit. Raise ClaimLost if the worker has lost
+        its lease.
         """
         now = self.clock()
         edited = edit(snapshot.task, now, self.config)
@@ -175,19 +176,19 @@ class TaskStore:
         return next_snapshot
 
     async def request_cancel(self, snapshot: Snapshot) -> Snapshot:
-        """Record that the task should be cancelled. The worker that runs it then finishes it."""
+        """Record a request to cancel the task. The worker that runs the task then cancels it."""
         return await self.edit(snapshot, lambda task, now, _: edits.request_cancel(task, now=now))
 
     async def answer(self, snapshot: Snapshot, answers: Mapping[str, JsonLike]) -> Snapshot:
-        """Answer outstanding questions; other keys are ignored. After the last answer the task can resume."""
+        """Answer open questions; other keys are ignored. When all are answered, the task can resume."""
         return await self.edit(
             snapshot, lambda task, now, config: edits.answer(task, answers, now=now, config=config)
         )
 
     async def delete(self, owner: Owner, task_id: str) -> bool:
-        """Delete a task, whatever its status. Return False if it does not exist.
+        """Delete a task in any status. Return False if it does not exist.
 
-        Raise NewerFormat if a newer version wrote the task or its lease.
+        Raise NewerFormat if a newer version of perdure wrote the task or its lease.
         """
         self._check_owner_allowed(owner)
         now = self.clock()
@@ -203,7 +204,7 @@ class TaskStore:
         match await self.storage.commit([Delete(before=each) for each in found], now=now):
             case Refused(results=(Conflict(actual=actual), *_)):
                 raise ConcurrentModification(record.version, actual)
-            case Refused(results=(Accepted(), *_)):  # the lease was renewed meanwhile
+            case Refused(results=(Accepted(), *_)):  # the lease was renewed in the meantime
                 return await self.delete(owner, task_id)
             case result:
                 return isinstance(result, Committed)
@@ -216,9 +217,9 @@ class TaskStore:
         *,
         attempts: int = MAX_UPDATE_ATTEMPTS,
     ) -> T:
-        """Read the task and call `edit` with it. Repeat both if another writer changed the task meanwhile.
+        """Read the task and call `edit` with it. Retry if another process changed the task in the meantime.
 
-        Use this for edits that are correct whatever the other writer changed.
+        Use this only for edits that are correct whatever the other process changed.
         """
         for attempt in range(1, attempts):
             snapshot = await self.get(owner, task_id)
@@ -230,7 +231,7 @@ class TaskStore:
         return await edit(await self.get(owner, task_id))
 
     async def purge(self, *, now: Micros | None = None, limit: int = PURGE_BATCH_SIZE) -> PurgeResult:
-        """Delete up to `limit` records that have expired at `now`, which is the current time by default."""
+        """Delete up to `limit` records that have expired at the time `now` (default: the current time)."""
         purged = await self.storage.purge(until=self.clock() if now is None else now, limit=limit)
         return PurgeResult(tuple(purged), more=len(purged) == limit)
 
@@ -250,7 +251,7 @@ class TaskStore:
     async def _insert(
         self, snapshot: Snapshot, extra_changes: Sequence[Change], now: Micros
     ) -> Refused | None:
-        """Store a new task within the quotas. Return the refusal if one of the addresses is in use."""
+        """Store a new task if the quotas allow it. Return the refusal if another writer was faster."""
         maximum = self.config.max_tasks
         if maximum and not await self._global_limit.try_admit(maximum, now):
             raise QuotaExceeded("server", maximum)
@@ -268,7 +269,7 @@ class TaskStore:
         self, snapshot: Snapshot, key: str, extra_changes: Sequence[Change], now: Micros
     ) -> Snapshot:
         address = idempotency.key_address(snapshot.record.partition, key)
-        while True:  # this ends: a round fails only if another create with this key has just succeeded
+        while True:  # the loop ends: a refusal means that another call with this key has just succeeded
             key_record = await self.storage.get(address, now=now)
             existing = await self._existing_task(snapshot, key_record, now)
             if existing is not None:

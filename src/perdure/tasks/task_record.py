@@ -1,7 +1,7 @@
 """The stored task: one frozen struct.
 
-JSON from outside (parameters, results, variables) is kept as canonical bytes and decoded only when it is
-needed, so that most reads and writes of a task do not decode its contents.
+JSON from outside (parameters, results, variables) is kept as canonical bytes and decoded only on access, so
+most reads and writes of a task do not decode its contents.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ from .owner import Owner
 from .variables_and_checkpoint import Variables
 
 TASK_FORMAT = 1
-"""The newest format of tasks. Raise it when a field is removed, a meaning changes or an enumeration grows."""
+"""The newest format of stored tasks. Increase it if a field is removed or changes its meaning."""
 
 TaskId = NewType("TaskId", str)
 
 OptionalJson: TypeAlias = Raw | UnsetType
-"""Canonical JSON, or UNSET if there is none. The JSON value null is a value like any other."""
+"""Canonical JSON, or UNSET if there is no value. JSON null is a value."""
 
 MAX_HEADLINE_LENGTH = 500
-"""Maximum number of characters in the one-line text of an error."""
+"""Maximum number of characters in the one-line summary of an error."""
 
 
 def new_task_id() -> TaskId:
-    """Return an id of 128 random bits, because an id can serve as a bearer token."""
+    """Return an id with 128 random bits. It must be unguessable, because it can serve as a bearer token."""
     return TaskId(secrets.token_hex(16))
 
 
 def is_task_id(text: object) -> TypeGuard[TaskId]:
-    """Return whether this can be a task id: 1 to 128 ASCII letters and digits."""
+    """Return whether `text` has the form of a task id: 1 to 128 ASCII letters and digits."""
     return isinstance(text, str) and text.isascii() and text.isalnum() and len(text) <= 128
 
 
 class Success(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="success", tag_field="kind"):
-    """The result that the original request would have returned. It can report an error (`isError`)."""
+    """The result that the request would have returned without a task. It can report an error (`isError`)."""
 
     result: Raw
-    """Canonical JSON. Use `Success.of` to create it."""
+    """The result as canonical JSON. `Success.of` creates it from a plain value."""
     error: str | None = None
-    """The error in one line, if the result reports one. Clients can read it."""
+    """One-line summary of the error that the result reports, if any. Clients can read it."""
     cause: str | None = None
-    """The exception that caused the error, in one line. Only operators can read it."""
+    """One-line summary of the exception that caused the error. Only operators can read it."""
 
     @classmethod
     def of(cls, value: JsonLike, *, error: str | None = None, cause: str | None = None) -> Success:
@@ -74,7 +74,7 @@ class Success(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="error", tag_field="kind"):
-    """The JSON-RPC error that the original request would have returned, verbatim."""
+    """The JSON-RPC error that the request would have returned without a task."""
 
     code: int
     message: str
@@ -88,7 +88,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
 
     @property
     def data(self) -> Json:
-        """The data of the error; None if there is none."""
+        """The `data` of the JSON-RPC error, or None if there is none."""
         return canonical_json.decode(self.data_json)
 
     def __repr__(self) -> str:
@@ -106,7 +106,7 @@ def headline(text: str) -> str:
 
 
 def check_outcome(outcome: object) -> None:
-    """Raise InvalidValue unless this is a valid outcome. It may have been created without `of`."""
+    """Raise InvalidValue unless `outcome` is valid. An outcome created without `of` is unchecked."""
     match outcome:
         case Success(result=result, error=error, cause=cause):
             check_canonical("result", result)
@@ -126,7 +126,7 @@ MAX_PROGRESS = 1e15
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The progress that the worker reported."""
+    """The progress of a task, in any unit that its worker chooses."""
 
     done: int | float
     total: int | float | None = None
@@ -143,66 +143,66 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class TaskRecord(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=FORMAT_FIELD, tag=TASK_FORMAT
 ):
-    """A task. Only the functions of `edits` change it."""
+    """A stored task. The functions in `edits` return changed copies of it."""
 
     task_id: TaskId
     owner: Owner
-    """The owner, which is taken from the authenticated request and never changes."""
+    """The owner of the task. It comes from the authenticated request and never changes."""
     session_id: str | None = None
-    """The session that created the task. A list can be filtered by it; it gives no access."""
+    """The session that created the task. It can be used to filter lists, but it grants no access."""
     status: Status
     status_message: str | None = None
     created_at: Micros
     last_updated_at: Micros
-    """When the task last changed. A read does not change it."""
+    """When the task was last changed."""
     ttl_ms: int | None = msgspec.field(name="ttl")
-    """Milliseconds within which the task must be started. None means no limit."""
+    """Milliseconds from creation within which the task must be started. None means no limit."""
     retention_ms: int | None = msgspec.field(default=None, name="retention")
-    """Milliseconds for which the finished task is kept. None means forever."""
+    """Minimum number of milliseconds for which the finished task is kept. None means forever."""
     poll_interval_ms: int = msgspec.field(name="poll_interval")
-    """Milliseconds that clients are advised to wait between two polls."""
+    """Milliseconds that clients should wait between two polls."""
     original_method: str
     params_json: OptionalJson = msgspec.field(default=UNSET, name="original_params")
     """The parameters of the request that created the task."""
     outcome: Outcome | None = None
-    """The result or error, written once, with the final status."""
+    """The result or error of the task. It is written once, together with the final status."""
     finished_at: Micros | None = None
     meta_json: OptionalJson = msgspec.field(default=UNSET, name="meta")
-    """The `_meta` of the original request."""
+    """The `_meta` field of the request that created the task."""
     variables_json: OptionalJson = msgspec.field(default=UNSET, name="variables")
-    """State that worker and client share: both can read and set it."""
+    """The variables of the task. Its worker and its client can both read and set them."""
     checkpoint_json: OptionalJson = msgspec.field(default=UNSET, name="checkpoint")
-    """State of the worker alone: no client reads or writes it."""
+    """The checkpoint of the worker. Clients can neither read nor write it."""
     client_can: tuple[str, ...] | None = None
-    """The capabilities that its client declared; None if no client created the task."""
+    """The capabilities that the client declared. None if no client created the task."""
     operators_answer: bool = False
     """Whether the task can ask questions that its client does not support, because operators answer them."""
     inputs: dict[str, Input] = {}
-    """All questions of the task by key, each with its answer if there is one."""
+    """All questions of the task by key, with their answers."""
     progress: Progress | None = None
     cancel_requested_at: Micros | None = None
-    """When a cancellation was requested. The worker then finishes the task."""
+    """When a cancellation was requested. The worker then cancels the task."""
     function: str | None = None
-    """The name of the function that a worker runs; None if the creator finishes the task itself."""
+    """The name of the function that a worker runs. None if the creator of the task also finishes it."""
     is_claimed: bool = msgspec.field(default=False, name="held")
-    """Whether a worker has a claim on the task."""
+    """Whether a worker currently has a claim on the task."""
     run_at: Micros | None = None
-    """The earliest time of the next attempt, if the last one failed."""
+    """The earliest time of the next attempt. None if the task can be started at once."""
     released_at: Micros | None = None
-    """When the task was last released unfinished: by its worker, or because its worker was lost."""
+    """When the task was last released unfinished, by its worker or because its worker was lost."""
     attempts: int = 0
-    """Number of attempts. Each is counted when it starts, so that a crash of the worker counts too."""
+    """Number of attempts. An attempt is counted when it starts, so attempts that end in a crash count too."""
     failures: int = 0
-    """Number of attempts that raised `Again` or exceeded the timeout. Limited by the function's `retries`."""
+    """Number of attempts that raised `Again` or timed out. The `retries` of the function limit it."""
     interruptions: int = 0
-    """How often its worker was lost or stopped, or the storage failed, since the last progress."""
+    """Number of times that the worker was lost or stopped, or the storage failed, since the last progress."""
     last_failure: str | None = None
     """Why the last attempt did not finish the task."""
     attempt_history_json: OptionalJson = msgspec.field(default=UNSET, name="history")
-    """The newest attempts, to be shown to people."""
+    """The most recent attempts, for display only."""
     idempotency_key: str | None = None
     unknown_fields: OptionalJson = msgspec.field(default=UNSET, name="unknown")
-    """Fields of a later version that this version does not know. They are written back unchanged."""
+    """Fields that a later version of perdure added. This version writes them back unchanged."""
 
     @property
     def is_terminal(self) -> bool:
@@ -239,19 +239,19 @@ class TaskRecord(
         return decode_attempts(self.attempt_history_json)
 
     def can_ask(self, capability: Capability) -> bool:
-        """Return whether its client declared this capability. A task without a client can ask anything."""
+        """Return whether the client declared this capability. A task without a client can ask anything."""
         return self.client_can is None or capability.value in self.client_can
 
     @property
     def questions(self) -> dict[str, Input]:
-        """The outstanding questions that its client can answer."""
+        """The open questions that the client of the task can answer."""
         if self.client_can is None:
             return self.outstanding
         return {key: asked for key, asked in self.outstanding.items() if self.can_ask(asked.capability)}
 
     @property
     def outstanding(self) -> dict[str, Input]:
-        """The questions without an answer."""
+        """The open questions: those that have no answer yet."""
         return {key: asked for key, asked in self.inputs.items() if not asked.is_answered}
 
 
@@ -268,7 +268,7 @@ def encode_task(task: TaskRecord) -> bytes:
 
 
 def decode_task(task_id: str, body: str) -> TaskRecord:
-    """Decode a task. Raise NewerFormat if a newer version wrote it, CorruptRecord if it is damaged."""
+    """Decode a task. Raise CorruptRecord if it is damaged, or NewerFormat if its format is too new."""
     try:
         task = _decoder.decode(body)
         known = canonical_json.encode(task)

@@ -1,4 +1,4 @@
-"""A task as it was read, with the storage record that must be unchanged when it is written."""
+"""Snapshots: tasks as they were read, together with their storage records."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from .task_record import Success, TaskId, TaskRecord, decode_task, encode_task
 
 TASKS = Space("tasks")
 LEASES = Space("leases")
-"""The space of leases. A lease is stored in the task's partition, under the same key."""
+"""The storage space of leases. A lease has the same partition and key as its task."""
 COMPLETED_WITH_ERROR = "completed_with_error"
-"""The tag of completed tasks whose result reports an error. The tag of every other task is its status."""
+"""The storage tag of completed tasks with a result that reports an error. Other tags equal the status."""
 LEASE_FORMAT = 1
-"""The newest format of leases."""
+"""The newest format of stored leases."""
 BOOKKEEPING_RESERVE_BYTES = 48 * 1024
-"""Number of bytes by which attempts, messages and a short error can exceed the size limit of a record."""
+"""Bytes by which a task may exceed its size limit to store attempts, messages and a short error."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """A task as it was read, and the storage record that is needed to write it."""
+    """A task as it was read. A write succeeds only if the storage record is still the same."""
 
     task: TaskRecord
     record: Record
@@ -36,14 +36,14 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_record(cls, record: Record) -> Snapshot:
-        """Decode a storage record. Raise NewerFormat or CorruptRecord."""
+        """Decode a storage record. Raise CorruptRecord or NewerFormat if that is impossible."""
         task = decode_task(record.key, record.body)
         if (task.task_id, partition_of(task.owner, task.task_id)) != (record.key, record.partition):
             raise CorruptRecord(record.key, "its task id or owner does not match its address")
         return cls(task, record)
 
     def replace_with(self, task: TaskRecord, config: StoreConfig) -> tuple[Snapshot, Replace]:
-        """Return the snapshot after a change of the task, and the storage change to commit."""
+        """Return a snapshot of the changed task, and the storage change that must be committed."""
         lane, wake_at = edits.timer(task)
         reserve_bytes = 0 if _adds_content(self.task, task) else BOOKKEEPING_RESERVE_BYTES
         change = self.record.replace_with(
@@ -91,7 +91,7 @@ def lease_address(task: Record) -> Address:
 
 
 def _adds_content(before: TaskRecord, after: TaskRecord) -> bool:
-    """Return whether the worker or the client added content. Other changes can use the reserve."""
+    """Return whether a change may add content, and therefore cannot use the reserve for bookkeeping."""
     return (
         after.variables_json is not before.variables_json
         or after.checkpoint_json is not before.checkpoint_json

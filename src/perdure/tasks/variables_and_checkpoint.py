@@ -1,7 +1,7 @@
-"""Variables: named values that are stored with a task.
+"""Variables: named JSON values that are stored with a task.
 
-A task has two sets of them. Its *variables* are shared with the client, which can read and set them. Its
-*checkpoint* belongs to the worker alone: no client reads or writes it.
+A task has two sets of named values. Its *variables* are shared: the worker and the client can read and set
+them. Its *checkpoint* belongs to the worker: clients can neither read nor write it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ D = TypeVar("D")
 
 
 class Variables(Mapping[str, Json]):
-    """The variables, or the checkpoint, of a task as it was read.
+    """The variables or the checkpoint of a task, as a read-only mapping.
 
     The typed getters raise WrongVariableType if the value has a different type.
     """
@@ -63,9 +63,9 @@ class Variables(Mapping[str, Json]):
     @overload
     def get_float(self, name: str, default: D) -> float | D: ...
     def get_float(self, name: str, default: object = None) -> object:
-        """Return a number. Integers are accepted, because JSON does not distinguish 1 from 1.0."""
+        """Return a number as a float. Integers are converted: JSON does not distinguish 1 from 1.0."""
         value = self._values.get(name)
-        if type(value) is int and value.bit_length() < 1024:  # the range of a float
+        if type(value) is int and value.bit_length() < 1024:  # larger integers do not fit into a float
             return float(value)
         return self._typed(name, float, default)
 
@@ -100,11 +100,11 @@ class Variables(Mapping[str, Json]):
 
 
 RESERVED_PREFIXES = ("workflow.", "perdure.")
-"""Prefixes of the names that perdure itself uses. Clients cannot set variables with such names."""
+"""Prefixes of variable names that are reserved for perdure. Clients cannot set these variables."""
 
 
 def check_from_client(changes: Mapping[str, JsonLike]) -> None:
-    """Raise InvalidValue if a client sets a variable with a reserved name."""
+    """Raise InvalidValue if a client tries to set a variable with a reserved name."""
     for name in changes:
         if name.startswith(RESERVED_PREFIXES):
             raise InvalidValue(
@@ -115,7 +115,7 @@ def check_from_client(changes: Mapping[str, JsonLike]) -> None:
 def merge(
     current: Variables, changes: Mapping[str, JsonLike], config: StoreConfig, field: str = "variables"
 ) -> Raw:
-    """Return the values after a change. A new value replaces the old one, and null removes the name."""
+    """Return the stored values with these changes applied. The value None removes a name."""
     for name, value in changes.items():
         _check_name(name, config, field)
         check_json(

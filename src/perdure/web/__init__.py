@@ -1,7 +1,7 @@
-"""The dashboard: the tasks of all owners, live, in a browser. It needs the extra `web`.
+"""The dashboard: a web application that shows the tasks of all owners, live. It needs the extra `web`.
 
-Read `dashboard` (how it is put together), `security` (who has access), `live` (how an open page is updated),
-then the pages: `overview`, `tasks`, `feeds`.
+Start with `dashboard` (the application), `security` (access control) and `live` (updates of open pages). The
+pages are in `overview`, `tasks` and `feeds`.
 """
 
 from ..operating.access import LOOPBACK_HOSTS

@@ -1,4 +1,4 @@
-"""Cached results of expensive queries, shared by all open pages."""
+"""Caches the results of expensive queries, and shares them between all open pages."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 MIN_AGE_SECONDS = 5.0
-"""Seconds for which a result is kept, unless it is stale."""
+"""Seconds for which a result is reused, unless the caller considers it stale."""
 COST_FACTOR = 30
-"""A result is kept at least this many times as long as its query took, which limits the load."""
+"""A result is reused for at least this many times the duration of its query, which limits the load."""
 
 
 class CachedQuery(Generic[T]):
-    """A query whose last result is kept for a while."""
+    """A query that reuses its last result for some time."""
 
     def __init__(self, query: Callable[[], Awaitable[T]]) -> None:
         self._query = query
@@ -25,7 +25,7 @@ class CachedQuery(Generic[T]):
         self._lock = asyncio.Lock()
 
     async def get(self, *, is_stale: Callable[[T], bool] = lambda _: False) -> T:
-        """Return the last result, or query again if it is too old or `is_stale` returns True for it."""
+        """Return the last result. Query again if it is too old or stale, but not right after a slow query."""
         async with self._lock:
             if self._value is not None and not self._may_query(is_stale=is_stale(self._value)):
                 return self._value

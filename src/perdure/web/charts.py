@@ -1,7 +1,7 @@
-"""The history of task counts, in memory, and the points of the charts.
+"""The data of the charts, and the history of task counts that they need.
 
-The storage has the current counts, and the finish times of tasks that have not expired. Samples of the counts
-also show how many tasks were active earlier, and include tasks that have expired since.
+The storage has only the current counts, and the finish times of tasks that have not expired. The history,
+which is kept in memory, also shows how many tasks were active earlier, and includes tasks that have expired.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ log = logging.getLogger("perdure.web")
 
 SAMPLE_SECONDS = 5
 MAX_FINE_SAMPLES = 3600 // SAMPLE_SECONDS
-"""Maximum number of recent samples: those of one hour."""
+"""Maximum number of recent samples, enough for one hour."""
 COARSE_INTERVAL = 60 * SECOND
 MAX_COARSE_SAMPLES = 24 * 60
-"""Maximum number of older samples, one per minute: those of one day."""
+"""Maximum number of older samples, one per minute, enough for one day."""
 
 Counts = Mapping[Status, int]
 
 
 class CountSample(msgspec.Struct, frozen=True):
-    """The task counts at one time."""
+    """The task counts at one point in time."""
 
     at: Micros
     counts: Counts
 
 
 class CountHistory:
-    """The task counts of the last day. `sample_forever` collects them."""
+    """The task counts of the last day, or since this process started. `sample_forever` collects them."""
 
     def __init__(self, counts: Callable[[], Awaitable[Counts]], clock: Callable[[], Micros]) -> None:
         self._counts = counts
@@ -51,12 +51,12 @@ class CountHistory:
 
     @property
     def samples(self) -> list[CountSample]:
-        """Samples in order of time: one per minute, then all of the last hour."""
+        """The samples, oldest first: one per minute, and then all samples of the last hour."""
         first = self._fine[0].at if self._fine else 0
         return [*(each for each in self._coarse if each.at < first), *self._fine]
 
     async def sample(self) -> None:
-        """Take a sample. Skip it if the clock was set back."""
+        """Take a sample. It is discarded if the clock was set back."""
         sample = CountSample(self._clock(), await self._counts())
         if self._fine and sample.at <= self._fine[-1].at:
             return
@@ -71,14 +71,14 @@ class CountHistory:
             except StorageClosed:
                 return
             except StorageError as error:
-                log.warning("cannot sample task counts: %s", error)
+                log.warning("cannot read the task counts for the charts; retrying: %s", error)
             except Exception:
-                log.exception("cannot sample task counts")
+                log.exception("cannot read the task counts for the charts; retrying")
             await anyio.sleep(SAMPLE_SECONDS)
 
 
 class ChartPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """An interval of a chart: how many tasks finished in it, and how many were active at its end."""
+    """One interval of a chart: how many tasks finished in it, and how many were active at its end."""
 
     start: Micros
     completed: int
@@ -86,7 +86,7 @@ class ChartPoint(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: int
     working: int | None
     input_required: int | None
-    """The active tasks. None if no sample was taken in this interval."""
+    """Number of tasks that were waiting for input. None if no sample was taken in this interval."""
 
 
 def chart_points(
@@ -94,9 +94,9 @@ def chart_points(
 ) -> list[ChartPoint]:
     """Combine the finish times of stored tasks with the samples.
 
-    Both can miss finished tasks: stored tasks expire, and between two samples as many tasks can expire as
-    finish. The larger number is therefore used. A sample can be five seconds late, so a task that was counted
-    in its own interval is not counted again in the next one.
+    Both sources can miss finished tasks: stored tasks expire, and between two samples, expired tasks can hide
+    newly finished ones. The larger number is therefore used. A sample can be up to five seconds late, so a
+    task that is counted in its own interval is not counted again in the next one.
     """
     history = list(samples)
     last = {sample.at // width: sample.counts for sample in history}
@@ -109,7 +109,7 @@ def chart_points(
         stored = Counter({status: bucket.count(status) for status in FINISHED_STATUSES})
         sampled = increases[index] - early
         early = Counter() if active is None else stored - sampled
-        finished = stored | sampled  # the larger number of each status
+        finished = stored | sampled  # the larger number for each status
         points.append(
             ChartPoint(
                 start=bucket.start,
@@ -124,7 +124,7 @@ def chart_points(
 
 
 def _increases(samples: list[CountSample], width: Micros) -> defaultdict[Micros, Counter[Status]]:
-    """Return how much the counts of finished tasks increased in each interval, according to the samples."""
+    """Return how much the counts of finished tasks increased in each interval, based on the samples."""
     increases: defaultdict[Micros, Counter[Status]] = defaultdict(Counter)
     for before, after in pairwise(samples):
         for status in FINISHED_STATUSES:

@@ -1,11 +1,11 @@
-"""`Dashboard`: the tasks of all owners in a browser. Its parts are put together here.
+"""`Dashboard` is a web application that shows the tasks of all owners. It is assembled here from its parts.
 
-Run it as an application, or mount it in another one:
+Run it on its own, or mount it in another application:
 
     dashboard = Dashboard(storage, token="...")
     app = Starlette(routes=[Mount("/dashboard", dashboard.app)], lifespan=lambda _: dashboard.running())
 
-If the other application has a lifespan of its own, as an MCP server has, enter both.
+If the other application already has a lifespan, as an MCP server does, enter both.
 """
 
 from __future__ import annotations
@@ -53,9 +53,10 @@ from .tasks import TaskPages
 class Dashboard:
     """The dashboard of an open storage, which it does not close.
 
-    `feeds` adds the pages of feeds. `token` is required in every request and has at least 16 characters.
-    `hosts` are the allowed host names; None allows all, and requires a token. `read_only` disables cancelling
-    and answering. `config` is the configuration of the servers, if it is not the default.
+    `feeds` adds the feed pages. Users log in with `token`, which must have at least 16 characters; without a
+    token, only this machine has access. `hosts` are the allowed host names; None allows all names, and
+    requires a token. `read_only` disables cancelling and answering. If the servers use their own `config`,
+    pass the same one here.
     """
 
     def __init__(
@@ -71,8 +72,8 @@ class Dashboard:
     ) -> None:
         if hosts is None and token is None:
             raise ValueError(
-                "hosts=None allows any host name, so another site could make its own name resolve here; "
-                "set a token, or the host names of the server"
+                "hosts=None without a token is open to DNS rebinding attacks; "
+                "set a token, or list the host names of the server in hosts"
             )
         self._clock = clock
         self._signer = SessionSigner(token)
@@ -92,11 +93,11 @@ class Dashboard:
                 (HTTPException, StorageError, TaskError, 500), self._renderer.error_page
             ),
         )
-        """The ASGI application. If you mount it, enter `running` yourself: a mounted app has no lifespan."""
+        """The ASGI application. If you mount it, enter `running` yourself: mounted apps have no lifespan."""
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Update open pages, and collect the data of the charts."""
+        """Update open pages and collect the data of the charts until the context exits."""
         async with run_in_background(self._history.sample_forever), self._live.running():
             yield
 
@@ -140,6 +141,6 @@ class Dashboard:
 
 
 def _local_path(target: str) -> str:
-    """Return the path to open after the login: `/` if the target could be on another site."""
+    """Return the path to open after the login. It is `/` if the target could be on another site."""
     is_local = target.startswith("/") and not target.startswith(("//", "/\\"))
     return target if is_local and target.isprintable() else "/"

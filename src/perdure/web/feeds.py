@@ -1,4 +1,4 @@
-"""The pages of feeds: accounts, items and links."""
+"""The feed pages: accounts, items and links."""
 
 from __future__ import annotations
 
@@ -31,20 +31,21 @@ from .security import mount_path
 ACCOUNTS_PER_PAGE = 200
 ITEMS_PER_PAGE = 50
 MAX_SCANNED = 2000
-"""Maximum number of items that are read for one page, because a filter can skip most of them."""
+"""Maximum number of items that are read for one page. A filter can skip most of them."""
 KINDS: tuple[ItemKind, ...] = get_args(ItemKind)
 LINK_WINDOWS = {"24h": timedelta(days=1), "7d": timedelta(days=7), "30d": timedelta(days=30)}
 MAX_LINKS = 25
+INVALID_LINK = "Invalid page link. Start from the first page."
 MAX_NAMED_SHARERS = 8
 MAX_RANKED_ITEMS = 20_000
-"""Maximum number of items that are read for hours that are not summarized yet."""
+"""Maximum number of items that are read to rank the links of hours without a stored summary."""
 
 
 class ItemQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """The items that a page shows, as its URL requests them."""
+    """The filter and the position of an item list, parsed from the URL of the page."""
 
     account: str | None
-    """A handle or a DID."""
+    """The handle or DID of an account. None means all accounts."""
     kind: ItemKind | None
     with_links: bool
     after: Position | None
@@ -63,7 +64,7 @@ class ItemQuery(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.account or self.kind or self.with_links)
 
     def query(self, after: Position | None = None) -> str:
-        """Return the query string of the page with the items after a position."""
+        """Return the query string for the items after a position, or for the first page."""
         params = {
             "account": self.account,
             "kind": self.kind,
@@ -152,7 +153,7 @@ class FeedPages:
         return self._renderer.page(request, "items", context=context)
 
     async def _find_items(self, query: ItemQuery) -> ItemPage:
-        with _not_found("Account not found." if query.after is None else "Invalid page link."):
+        with _not_found("Account not found." if query.after is None else INVALID_LINK):
             return await self._feeds.items(
                 query.account,
                 after=query.after,
@@ -173,7 +174,7 @@ class FeedPages:
 
 @contextmanager
 def _not_found(message: str = "Account not found.") -> Generator[None]:
-    """Answer with 404 if a URL names an account or a position that does not exist."""
+    """Respond with 404 if the URL contains an unknown account or an invalid position."""
     try:
         yield
     except AmbiguousHandle as error:
@@ -189,7 +190,7 @@ def _parse_kind(text: str | None) -> ItemKind | None:
     if not text:
         return None
     if text not in KINDS:
-        raise HTTPException(404, "Unknown kind of item.")
+        raise HTTPException(404, f"Unknown kind of item. Use one of {', '.join(KINDS)}.")
     return text
 
 
@@ -199,5 +200,5 @@ def _parse_position(text: str | None) -> Position | None:
     order, _, rest = text.partition(" ")
     partition, _, key = rest.partition(" ")
     if not (order.isascii() and order.isdecimal() and len(order) <= len(str(2**53)) and partition and key):
-        raise HTTPException(404, "Invalid page link.")
+        raise HTTPException(404, INVALID_LINK)
     return Position(int(order), key, partition)

@@ -1,7 +1,7 @@
 """Jinja filters for times, durations, numbers and JSON.
 
-A time is rendered in full, and a script in the browser shows how long ago it is. Otherwise a fragment with a
-time would change, and be sent again, every second.
+The server renders full times, and a script in the browser shows how long ago they were. If the server
+rendered ages, every fragment with a time would change, and be sent again, every second.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ..storage import Micros
 from ..tasks.canonical_json import Json
 
 MAX_SHOWN_CHARS = 64 * 1024
-"""Maximum number of characters of one JSON value on a page."""
+"""Maximum number of characters that a page shows of one JSON value."""
 
 
 def time_tag(time: Micros | None, mode: str = "full") -> Markup:
-    """Return a time element. `mode` is what the script shows: the age, the time, or both."""
+    """Return a `<time>` element. `mode` selects what the script shows, such as `age`, `clock` or `both`."""
     if time is None:
         return Markup('<span class="none">none</span>')
     if not 0 <= time <= MAX_TIME:
@@ -35,18 +35,18 @@ def duration(value: Micros | None) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number with narrow spaces between thousands."""
+    """Return a number with narrow spaces as thousands separators."""
     rounded = int(value) if float(value).is_integer() else round(value, 2)
     return f"{rounded:,}".replace(",", "\u202f")
 
 
 def is_http_url(value: str) -> bool:
-    """Return whether a stored URL is safe as a link on a page. A `javascript:` URL is not, for example."""
+    """Return whether a stored URL is safe to use as a link. A `javascript:` URL, for example, is not."""
     return value.startswith(("https://", "http://"))
 
 
 def pretty_json(value: Json) -> str:
-    """Return JSON with line breaks, truncated to what fits on a page."""
+    """Return indented JSON, truncated to `MAX_SHOWN_CHARS` characters."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     if len(text) <= MAX_SHOWN_CHARS:
         return text

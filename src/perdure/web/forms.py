@@ -1,4 +1,4 @@
-"""HTML forms: the attributes of their inputs, and the checks of what a browser posts."""
+"""HTML forms: the attributes of their inputs, and the checks of submitted data."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from .security import SessionSigner
 MAX_FORM_BYTES = 1024 * 1024
 MAX_FORM_FIELDS = 1000
 CSRF_FIELD = "csrf_token"
-"""The hidden field that proves that a page of this dashboard sent the form."""
+"""The hidden field with the CSRF token. It proves that a page of this dashboard sent the form."""
 INPUT_TYPES = {"email": "email", "uri": "url", "date": "date"}
-"""HTML input types by the format in a JSON schema."""
+"""HTML input types by the `format` of a JSON schema."""
 
 Form: TypeAlias = "ImmutableMultiDict[str, str]"
 FormHandler: TypeAlias = Callable[[Request, Form], Awaitable[Response]]
 
 
 def input_name(field: FormField) -> str:
-    """Return the name of a field's input. The prefix separates it from the other inputs of the page."""
+    """Return the HTML name of a field. The prefix distinguishes it from other inputs on the page."""
     return f"field.{field.name}"
 
 
 def input_attributes(field: FormField) -> dict[str, str]:
-    """Return the HTML attributes with which a browser checks what is typed."""
+    """Return the HTML attributes that let the browser check the input."""
     match field.control:
         case "integer" | "number":
             names = {"minimum": "min", "maximum": "max"}
@@ -53,7 +53,7 @@ def input_type(field: FormField) -> str:
 
 
 def post_route(path: str, handler: FormHandler, signer: SessionSigner) -> Route:
-    """Return a route for a form. All POST routes are created here, so all of them check the CSRF token."""
+    """Return a route that accepts a form. All POST routes are created here, so all check the CSRF token."""
 
     async def checked(request: Request) -> Response:
         form = await _read(request)
@@ -70,11 +70,11 @@ async def _read(request: Request) -> Form:
     async for chunk in request.stream():
         body += chunk
         if len(body) > MAX_FORM_BYTES:
-            raise HTTPException(413, f"The form is larger than {MAX_FORM_BYTES} bytes.")
+            raise HTTPException(413, f"The form is too large. The limit is {MAX_FORM_BYTES} bytes.")
     try:
         fields = parse_qsl(
             body.decode(), keep_blank_values=True, strict_parsing=bool(body), max_num_fields=MAX_FORM_FIELDS
         )
     except ValueError as error:
-        raise HTTPException(400, "Invalid form data.") from error
+        raise HTTPException(400, "Invalid form data. Go back, reload the page and try again.") from error
     return ImmutableMultiDict(fields)

@@ -1,7 +1,7 @@
-"""Live updates: open pages receive the fragments that changed.
+"""Live updates: browsers receive the parts of an open page that have changed.
 
-A page is rendered from named fragments of HTML. When a fragment changes, the server sends it to open pages,
-and a script replaces the element with its id. Pages and updates use the same templates, and a page also works
+A page consists of named fragments of HTML. When a fragment changes, the server sends it to the browsers, and
+a script replaces the element with the same id. Pages and updates use the same templates, and pages also work
 without scripts.
 
 Open pages are rendered again when the storage changes, at most twice a second, and once for all browsers that
@@ -33,19 +33,19 @@ from .cache import COST_FACTOR
 log = logging.getLogger("perdure.web")
 
 MIN_POLL_SECONDS = 0.5
-"""Minimum time between two renderings, however many changes there are."""
+"""Minimum number of seconds between two renderings, however many changes there are."""
 MAX_POLL_SECONDS = 10.0
-"""Maximum pause after a rendering, however long it took."""
+"""Maximum number of seconds between two renderings, however long the first one took."""
 IDLE_POLL_SECONDS = 2.0
-"""Time between two renderings without a notification: notifications are only hints."""
+"""Seconds between two renderings without a notification. Notifications can be lost, so pages are polled."""
 MAX_OPEN_PAGES = 200
 
 
 @asynccontextmanager
 async def run_in_background(function: Callable[[], Coroutine[None, None, None]]) -> AsyncGenerator[None]:
-    """Run a function until the block ends.
+    """Run a function until the block ends, and then cancel it.
 
-    A task group would wrap the errors of the block, and so those of the application, in exception groups.
+    This is not a task group, because that would wrap the errors of the whole application in exception groups.
     """
     task = asyncio.create_task(function())
     try:
@@ -57,15 +57,15 @@ async def run_in_background(function: Callable[[], Coroutine[None, None, None]])
 
 
 class PageFragments(msgspec.Struct, frozen=True):
-    """The fragments of a page."""
+    """The HTML fragments of a page."""
 
     fragments: Mapping[str, Markup]
-    """HTML by the id of its element."""
+    """The HTML of each fragment, by element id."""
     lists: Mapping[str, tuple[str, ...]] = {}
-    """For each element whose children are fragments: the ids of the children, in order."""
+    """The ids of the fragments in each list, in order. The key is the id of the list element."""
 
     def diff(self, before: PageFragments | None) -> PageFragments:
-        """Return the fragments and lists that differ from an earlier version."""
+        """Return only the fragments and lists that differ from an earlier version."""
         if before is None:
             return self
         return PageFragments(
@@ -74,24 +74,24 @@ class PageFragments(msgspec.Struct, frozen=True):
         )
 
     def join(self, name: str) -> Markup:
-        """Return the fragments of a list as one text."""
+        """Return the HTML of all fragments in a list."""
         return Markup("").join(self.fragments[each] for each in self.lists[name])
 
     def to_json(self) -> str:
-        """Return the fragments for the script."""
+        """Return the fragments as JSON for the script in the browser."""
         return json.dumps({"fragments": self.fragments, "lists": self.lists}, separators=(",", ":"))
 
 
-def digest(html: str) -> str:
-    """Return a digest by which the script recognizes a fragment that it already has."""
-    return hashlib.blake2b(html.encode(), digest_size=6).hexdigest()
+def digest(text: str) -> str:
+    """Return a short hash. It is used in element ids, and to detect fragments that have not changed."""
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
 Render: TypeAlias = Callable[[], Awaitable[PageFragments]]
 
 
 class LiveView:
-    """An open page, for all browsers that show it."""
+    """An open page, shared by all browsers that show it."""
 
     def __init__(self, render: Render, page: PageFragments) -> None:
         self.render = render
@@ -103,12 +103,12 @@ class LiveView:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the page is up to date: a browser shows it, or it was just rendered."""
+        """Whether the page is up to date, because a browser shows it or it was rendered a moment ago."""
         is_recent = time.monotonic() - self._rendered_at < MIN_POLL_SECONDS
         return not self.is_closed and (self.subscribers > 0 or is_recent)
 
     def publish(self, page: PageFragments | None) -> None:
-        """Send a new version to the browsers. None closes the view: what it showed no longer exists."""
+        """Send a new version of the page to the browsers. None closes the view."""
         if page is None:
             self.is_closed = True
         elif page == self.page:
@@ -119,7 +119,7 @@ class LiveView:
         self._changed = asyncio.Event()
 
     async def changes(self) -> AsyncGenerator[PageFragments]:
-        """Yield the whole page, then its changes, until the view is closed."""
+        """Yield the whole page, and then its changes until the view is closed."""
         sent: PageFragments | None = None
         while True:
             changed = self._changed
@@ -134,17 +134,17 @@ class LiveView:
 
 
 class LiveUpdates:
-    """Renders the open pages when the storage changes. Use it within `running`."""
+    """Renders the open pages when the storage changes, while the context `running` is entered."""
 
     def __init__(self, storage: Storage, spaces: Sequence[Space]) -> None:
         self._storage = storage
         self._spaces = spaces
         self._views: dict[str, LiveView] = {}
         self._wake = asyncio.Event()
-        """Set when a browser opens a page, or the storage changes."""
+        """An event that is set when a browser opens a page or the storage changes."""
         self._render_lock = asyncio.Lock()
         self._pending = 0
-        """Number of requested pages that are not open yet."""
+        """Number of pages that browsers have requested but that are not open yet."""
         self.is_running = False
 
     @property
@@ -153,7 +153,7 @@ class LiveUpdates:
         return self.is_running and open_pages + self._pending < MAX_OPEN_PAGES
 
     async def view(self, name: str, render: Render) -> LiveView:
-        """Return the view of this name, and render it first if there is none."""
+        """Return the view with this name. If there is none, render the page and create it."""
         self._pending += 1
         try:
             async with self._render_lock:
@@ -165,7 +165,7 @@ class LiveUpdates:
             self._pending -= 1
 
     async def changes(self, name: str, view: LiveView) -> AsyncGenerator[PageFragments]:
-        """Yield the changes of a view for one browser."""
+        """Yield the changes of a view to one browser."""
         view = self._views.setdefault(name, view)
         view.subscribers += 1
         self._wake.set()
@@ -197,7 +197,7 @@ class LiveUpdates:
             except* StorageClosed:
                 is_open = False
             except* Exception:
-                log.exception("cannot poll for changes")
+                log.exception("cannot update the open pages; retrying")
                 self._wake.set()  # there are still subscribers
                 await anyio.sleep(IDLE_POLL_SECONDS)
 
@@ -231,11 +231,11 @@ class LiveUpdates:
             except StorageClosed:
                 raise
             except StorageError as error:
-                log.warning("cannot render page: %s", error)
+                log.warning("cannot update an open page; retrying: %s", error)
             except Exception:  # one broken page must not stop the others
-                log.exception("cannot render page")
+                log.exception("cannot update an open page; retrying")
 
 
 def pause_after(duration: float) -> float:
-    """Return how long to pause after a rendering, so that rendering takes at most a thirtieth of the time."""
+    """Return the pause after a rendering: 30 times its duration, within the minimum and the maximum."""
     return min(MAX_POLL_SECONDS, max(MIN_POLL_SECONDS, COST_FACTOR * duration))

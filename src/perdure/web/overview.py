@@ -1,4 +1,4 @@
-"""The first page, with counts and charts, and the page of workers."""
+"""The overview page, with counts and charts, and the workers page."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_CLAIMS_SHOWN = 200
 
 
 class ChartSpan(msgspec.Struct, frozen=True):
-    """The time span of a chart, and the interval of its points."""
+    """A time span that a chart can show, and the interval between its points."""
 
     name: str
     label: str
@@ -47,19 +47,19 @@ SPANS = {
 
 
 class _OverviewData(msgspec.Struct, frozen=True, kw_only=True):
-    """The data of the first page that are slow to query, and therefore cached."""
+    """The data of the overview page that is slow to query, and is therefore cached."""
 
     counts: Mapping[Status, int]
     throughput: Throughput
     claimed: int
     workers: int
-    """Number of workers with claims on the newest 1,000 tasks."""
+    """Number of workers that have claims on the newest 1,000 claimed tasks."""
     oldest_queued: TaskSummary | None
     oldest_open_question: TaskSummary | None
 
 
 class OverviewPages:
-    """The routes of the first page and of the workers."""
+    """The routes of the overview page and the workers page."""
 
     def __init__(
         self, renderer: Renderer, operator: Operator, history: CountHistory, clock: Callable[[], Micros]
@@ -78,7 +78,7 @@ class OverviewPages:
             Route("/events/workers", self._workers_events),
         ]
 
-    # First page
+    # Overview
 
     async def _overview(self, request: Request) -> Response:
         span = _parse_span(request)
@@ -115,7 +115,7 @@ class OverviewPages:
         )
 
     def _chart_end(self, span: ChartSpan) -> Micros:
-        """Return the end of the newest interval: a multiple of its width, so that intervals never move."""
+        """Return the end of the current interval: a multiple of the width, so the intervals never shift."""
         return (self._clock() // span.width + 1) * span.width
 
     async def _query(self, span: ChartSpan) -> _OverviewData:

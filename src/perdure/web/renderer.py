@@ -1,4 +1,4 @@
-"""Renders pages, fragments, event streams and errors from the templates."""
+"""Renders pages, fragments, event streams and error pages from the templates."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from .security import SECURITY_HEADERS, SessionSigner, mount_path, relative_path
 log = logging.getLogger("perdure.web")
 
 PING_SECONDS = 15
-"""Seconds between two pings of an event stream, so that proxies keep it open."""
+"""Seconds between two pings on an event stream. Pings prevent proxies from closing it."""
 RECONNECT_MS = 2000
-"""Milliseconds after which a browser reconnects to an event stream."""
+"""Milliseconds after which a browser reconnects to an event stream that was interrupted."""
 
 
 class Renderer:
-    """Renders templates, with the values that all pages share."""
+    """Renders templates with the values that all pages share."""
 
     def __init__(self, *, signer: SessionSigner, live: LiveUpdates, read_only: bool, feeds: bool) -> None:
         self.signer = signer
         self.live = live
         self.read_only = read_only
         self._csrf_placeholder = f"csrf-{secrets.token_hex(16)}"
-        """Replaced by the CSRF token of a browser when a page is sent to it."""
+        """A placeholder for the CSRF token, which is inserted when a page is sent to a browser."""
         self._templates = Environment(
             loader=PackageLoader("perdure.web"),
             autoescape=True,
@@ -69,7 +69,7 @@ class Renderer:
     def fragment(
         self, template: str, name: str, context: Mapping[str, object], *, tag: str = "div", keep: bool = False
     ) -> Markup:
-        """Render a fragment: an element with an id and a digest. `keep` protects it from updates."""
+        """Render a fragment: an element with an id and a digest. `keep` protects it from being replaced."""
         inner = Markup(self._render(f"fragments/{template}", {**context, "name": name}))  # noqa: S704 (escaped)
         return _FRAGMENT.format(
             tag=tag,
@@ -92,7 +92,7 @@ class Renderer:
         status: int = 200,
         context: Mapping[str, object] | None = None,
     ) -> HTMLResponse:
-        """Render a page. `events` is the path of the event stream with the changes of `page`."""
+        """Render a page. `events` is the path of the event stream that sends the changes to the page."""
         layout = {
             "base": mount_path(request),
             "here": relative_path(request),
@@ -104,7 +104,7 @@ class Renderer:
         return HTMLResponse(self._insert_csrf_token(html, request), status)
 
     async def event_stream(self, request: Request, name: str, render: Render) -> Response:
-        """Send the changes of a page while it is open. Browsers with the same `name` share one rendering."""
+        """Send the changes to a page while it is open. Requests with the same `name` share one rendering."""
         if not self.live.has_capacity:
             raise HTTPException(503, "Too many open pages. Close some and reload.")
         name = f"{mount_path(request)} {name}"
@@ -123,11 +123,11 @@ class Renderer:
             yield ServerSentEvent("{}", event="end")
 
     def _insert_csrf_token(self, text: str, request: Request) -> str:
-        """Replace the placeholder. Browsers share rendered fragments, but each has its own CSRF token."""
+        """Insert the CSRF token of the browser. Fragments are shared by all browsers, but tokens are not."""
         return text.replace(self._csrf_placeholder, self.signer.csrf_token(request.state.browser))
 
     async def error_page(self, request: Request, error: Exception) -> Response:
-        """Render an error, without a traceback."""
+        """Render an error page without a traceback."""
         status, detail = _status_and_detail(error)
         if status == 503:
             log.warning("cannot render page: %s", error)
@@ -135,7 +135,7 @@ class Renderer:
             log.error("cannot render page", exc_info=error)
         context = {"title": _TITLES.get(status, "Request failed"), "detail": detail}
         response = self.page(request, "error", status=status, context=context)
-        # Unexpected errors are handled outside of the security middleware.
+        # Unexpected errors are handled outside the security middleware, which would add these headers.
         response.headers.update(SECURITY_HEADERS)
         if isinstance(error, HTTPException):
             response.headers.update(error.headers or {})
@@ -151,9 +151,9 @@ def _status_and_detail(error: Exception) -> tuple[int, str]:
         case NotFound():
             return 404, "Task not found. It may have expired."
         case InvalidCursor():
-            return 404, "Invalid page link."
+            return 404, "Invalid page link. Start from the first page."
         case NewerFormat():
-            return 409, f"Written by a newer version: {error}."
+            return 409, f"Written by a newer version of perdure: {error}."
         case StorageError():
             return 503, "The storage is unavailable. Try again shortly."
         case TaskError():

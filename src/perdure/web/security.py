@@ -1,16 +1,17 @@
 """Security of the dashboard: an ASGI middleware in front of all pages, and the cookies that it checks.
 
-- The Host header must be allowed. Otherwise another site could make its own name resolve to this machine.
-- Without a token, only this machine has access. With one, every request needs it: in the Authorization
-  header, or in a session cookie that the login form sets.
-- Other sites can link to pages. Requests from their images, scripts and forms are refused.
-- Requests that change something must come from pages of this dashboard, and are refused in read-only mode.
-  `forms` checks their CSRF token.
+- The Host header must contain an allowed name. This prevents DNS rebinding attacks, in which another site
+  makes its own name resolve to this machine.
+- Without a token, only this machine has access. With a token, every request except for the login page and
+  static files must have it in the Authorization header, or have a session cookie, which the login form sets.
+- Other sites can link to pages, but requests from their images, scripts and forms are refused.
+- Forms must come from pages of this dashboard, and most are refused in read-only mode. The module `forms`
+  checks their CSRF token.
 
-The server stores no sessions. A cookie contains a random browser id, and everything else is signed with a key
-that is derived from the token with scrypt, so that a signature does not help to guess the token. A login
-therefore survives a restart and works on all replicas with the same token. Without a token, the key is
-random.
+The server stores no sessions. One cookie contains a random browser id; session cookies and CSRF tokens are
+signed with a key. The key is derived from the token with scrypt, so a signature does not help to guess the
+token. A login therefore survives a restart and works on all servers with the same token. If there is no
+token, the key is random.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from ..storage.time_units import DAY
 BROWSER_COOKIE = "perdure_browser"
 SESSION_COOKIE = "perdure_session"
 READ_ONLY_EXEMPT_PATHS = ("/login", "/logout")
-"""POST requests that read-only mode allows: they only change a cookie."""
+"""Paths that accept POST requests in read-only mode, because they only change a cookie."""
 SESSION_LIFETIME = 7 * DAY
 
 SECURITY_HEADERS = {
@@ -44,7 +45,7 @@ SECURITY_HEADERS = {
     ),
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    # not `no-referrer`, with which browsers send the origin of our own forms as null
+    # with `no-referrer`, browsers would send `Origin: null` for the forms of the dashboard
     "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
@@ -54,7 +55,7 @@ _BROWSER_ID = re.compile(r"[A-Za-z0-9_-]{16,64}")
 
 
 class SessionSigner:
-    """Checks the token, and signs sessions and CSRF tokens. Without a token, no login is needed."""
+    """Checks the access token, and signs sessions and CSRF tokens. If it has no token, there is no login."""
 
     def __init__(self, token: str | None) -> None:
         if token is not None and len(token.strip()) < MIN_TOKEN_LENGTH:
@@ -73,11 +74,11 @@ class SessionSigner:
         return self._token is not None
 
     def check_token(self, given: str) -> bool:
-        """Return whether this is the token, in constant time."""
+        """Return whether `given` is the token. The comparison takes constant time."""
         return self._token is not None and hmac.compare_digest(given.encode(), self._token.encode())
 
     def sign_session(self, browser: str, *, now: Micros) -> str:
-        """Return the session cookie of a browser that has sent the token."""
+        """Return a session cookie for a browser that has sent the correct token."""
         until = str(now + SESSION_LIFETIME)
         return f"{until}.{self._mac('session', browser, until)}"
 
@@ -88,7 +89,7 @@ class SessionSigner:
         return now < int(until)
 
     def csrf_token(self, browser: str) -> str:
-        """Return the token in all forms of a browser. Other sites can neither read nor compute it."""
+        """Return the CSRF token for the forms in a browser. Other sites can neither read nor compute it."""
         return self._mac("form", browser)
 
     def check_csrf_token(self, browser: str, given: str) -> bool:
@@ -99,7 +100,7 @@ class SessionSigner:
 
 
 class SecurityMiddleware:
-    """Refuses requests that are not allowed, and adds security headers and cookies to the responses."""
+    """Refuses requests that are not allowed, and adds security headers and cookies to responses."""
 
     def __init__(
         self,
@@ -138,7 +139,7 @@ class SecurityMiddleware:
     def _check(self, request: Request, *, is_authenticated: bool) -> Response | None:
         if not self._is_allowed_host(request):
             return _refuse(
-                421, "Unknown host name. Allow it with --allowed-host, or with hosts= of Dashboard."
+                421, "Unknown host name. Allow it with --allowed-host, or with Dashboard(hosts=...)."
             )
         if not self._signer.is_enabled and not _is_loopback_client(request):
             return _refuse(403, "Access from other machines requires a token. Start the server with one.")
@@ -173,18 +174,18 @@ class SecurityMiddleware:
 
 
 def _is_public_path(request: Request) -> bool:
-    """Return whether a page is shown without authentication."""
+    """Return whether a path can be requested without authentication."""
     path = relative_path(request)
     return path == "/login" or path.startswith("/static/")
 
 
 def _is_loopback_client(request: Request) -> bool:
-    """Return whether the request comes from this machine. Behind a local proxy, every request does."""
+    """Return whether the request comes from this machine. Behind a local proxy, this is always true."""
     return request.client is not None and is_loopback(request.client.host)
 
 
 def relative_path(request: Request) -> str:
-    """Return the path of a request below the mount path."""
+    """Return the path of a request, relative to the path at which the dashboard is mounted."""
     return request.scope["path"].removeprefix(mount_path(request)) or "/"
 
 
@@ -196,7 +197,7 @@ def mount_path(request: Request) -> str:
 def set_cookie_header(request: Request, name: str, value: str, lifetime: Micros) -> str:
     """Return a Set-Cookie header. Scripts cannot read the cookie, and forms on other sites do not send it.
 
-    Links on other sites send it (`Lax`). Otherwise a user who follows one would have to log in again.
+    Links on other sites do send it (`Lax`), so that users who follow a link need not log in again.
     """
     path, age = mount_path(request) or "/", lifetime // 1_000_000
     secure = "; Secure" if request.url.scheme == "https" else ""
@@ -204,13 +205,13 @@ def set_cookie_header(request: Request, name: str, value: str, lifetime: Micros)
 
 
 def _is_allowed_navigation(request: Request) -> bool:
-    """Return whether a page of this dashboard, or a link that the user follows, sent the request."""
+    """Return whether a request comes from a page of this dashboard, or from a link that the user followed."""
     is_own = request.headers.get("sec-fetch-site", "none") in ("same-origin", "none")
     return is_own or request.headers.get("sec-fetch-dest") == "document"
 
 
 def _is_same_origin(request: Request) -> bool:
-    """Return whether the headers are consistent with a request from a page of this dashboard."""
+    """Return whether the headers allow for a request from a page of this dashboard."""
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return False
     origin = request.headers.get("origin")

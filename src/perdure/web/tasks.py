@@ -1,4 +1,4 @@
-"""The list of tasks, the search by id, and the page of one task with its forms."""
+"""The task list, the search by id, and the page of one task with its forms."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ from .security import mount_path
 
 PAGE_SIZE = 50
 MAX_CACHED_ROWS = 2000
-"""Maximum number of rendered rows that are kept."""
+"""Maximum number of rendered table rows in the cache."""
 MAX_SCANNED = 20_000
 """Maximum number of tasks that a search by id reads. `perdure tasks show` searches all tasks."""
 FINISHED_REFRESH_SECONDS = 10.0
-"""Seconds between two reads of a finished task, which can only expire."""
+"""Seconds between two reads of a finished task. Such a task can only expire or be deleted."""
 TASK_PATH = "/tasks/{locator}/{task_id}"
 
 
 class TaskPages:
-    """The routes of the list, of the search, and of one task."""
+    """The routes of the task list, of the search by id, and of the page of one task."""
 
     def __init__(self, renderer: Renderer, operator: Operator) -> None:
         self._renderer = renderer
@@ -111,7 +111,7 @@ class TaskPages:
         return PageFragments({"tabs": tabs, "pagination": pagination, **rows}, {"rows": tuple(rows)})
 
     def _row(self, task: TaskSummary | NewerTask, base: str) -> Markup:
-        """Render a row, once for each version of the task, because nothing else changes it."""
+        """Render a table row. It is cached until the version of the task changes."""
         name, context = f"task-{task.task_id}", {"row": task, "base": base}
         if isinstance(task, NewerTask):
             return self._renderer.fragment("newer_row", name, context, tag="tr")
@@ -123,7 +123,7 @@ class TaskPages:
         return self._rows[key]
 
     async def _find(self, request: Request) -> Response:
-        """Redirect from an id, or its first characters, to the page of the task."""
+        """Redirect to the page of the task whose id, or the start of it, is in the query string."""
         text = request.query_params.get("id", "").strip()
         try:
             async with self._search_lock:  # a search may read many tasks
@@ -189,7 +189,7 @@ class TaskPages:
     def _question(
         self, name: str, question: Question, rejected: _RejectedAnswer | None, context: Mapping[str, object]
     ) -> Markup:
-        """Render a form. After a rejected answer it keeps what was typed, and it is not updated."""
+        """Render the form of a question. After a rejected answer, the form keeps the user's input."""
         if rejected is not None and rejected.key != question.key:
             rejected = None
         form = {
@@ -205,7 +205,7 @@ class TaskPages:
         )
 
     async def _cancel(self, request: Request, _form: Form) -> Response:
-        with suppress(TerminalTask):  # it finished meanwhile, and its page shows that
+        with suppress(TerminalTask):  # the task finished in the meantime, and its page shows that
             await self._operator.cancel(request.path_params["locator"], request.path_params["task_id"])
         return _redirect_to_task(request)
 
@@ -228,7 +228,7 @@ class TaskPages:
 
 
 class _ListQuery:
-    """The tasks that a page lists, as its URL requests them."""
+    """The filter and the position of a task list, parsed from the URL of the page."""
 
     def __init__(self, request: Request) -> None:
         params = request.query_params
@@ -238,7 +238,7 @@ class _ListQuery:
         self.after = params.get("after") or None
 
     def encode(self, **changes: str | None) -> str:
-        """Return the query string of this page, or of one that differs in some parameters."""
+        """Return the query string of this list, with some parameters changed."""
         params = {"status": self.status, "name": self.name, "after": self.after, **changes}
         return urlencode({name: value for name, value in params.items() if value})
 
@@ -247,11 +247,11 @@ def _parse_status(text: str | None) -> Status | None:
     try:
         return Status(text) if text else None
     except ValueError as error:
-        raise HTTPException(404, "Unknown status.") from error
+        raise HTTPException(404, f"Unknown status. Use one of {', '.join(Status)}.") from error
 
 
 class CachedTaskPage:
-    """The page of one task. It is rendered when the task changes. A finished task is rarely read again."""
+    """The page of one task. It is rendered only when the task changes; finished tasks are read less often."""
 
     def __init__(
         self, query: Callable[[], Awaitable[TaskDetail]], render: Callable[[TaskDetail], PageFragments]
@@ -274,7 +274,7 @@ class CachedTaskPage:
 
 
 class _RejectedAnswer(msgspec.Struct, frozen=True):
-    """An invalid answer, with the problem of each field."""
+    """An invalid answer, with a description of the problem in each field."""
 
     key: str
     form: Form
@@ -282,7 +282,7 @@ class _RejectedAnswer(msgspec.Struct, frozen=True):
 
 
 def _parse_answer(question: Question, form: Form) -> dict[str, Json]:
-    """Return the answer in a posted form, in the format that the kind of the question requires."""
+    """Return the answer in a submitted form, in the format that this kind of question requires."""
     if question.kind is not InputKind.ELICITATION:
         try:
             value = parse_json(form.get("answer", ""))
@@ -310,5 +310,5 @@ def _task_path(request: Request) -> str:
 
 
 def _redirect_to_task(request: Request) -> Response:
-    """Redirect, so that reloading the page does not send the form again."""
+    """Redirect to the page of the task, so that reloading it does not send the form again."""
     return RedirectResponse(mount_path(request) + _task_path(request), 303)
