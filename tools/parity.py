@@ -1,14 +1,14 @@
-"""`make parity`: the rows of docs/parity.md, each with the tests that prove it.
+"""`make parity`: lists the rows of docs/parity.md, each with the tests that prove it.
 
-A row with the word `proven` in its last column needs a test. A test proves it in one of three ways:
+A row with the word `proven` in its last column needs a test. There are three kinds of tests:
 
 - contract: a check of the contract kit, which runs on every engine
 - rotation: a test of a higher layer, which runs on memory, on SQLite and on one server that the seed chooses
-- once: a test without a storage, or with one engine by its nature
+- once: a test that uses no storage, or only one particular engine
 
-`--all` collects the tests as `make test-all` runs them, on every engine. Fails if a proven row has no test,
-or if a row with storage tests lacks an engine. Row 100 is also proven by the errors that the last whole run
-raised.
+With `--all`, the tests are collected for every engine, like `make test-all` runs them. The command fails if a
+proven row has no test, or if the storage tests of a row miss an engine. For row 100, the last complete test
+run must also have raised every error.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ PAGE = ROOT / "docs" / "parity.md"
 
 CONTRACT = "tests/storage/test_contract.py"
 PARAMETERS = ("on_engine", "on_shared_engine", "engine")
-"""The parameters of tests that name an engine."""
+"""The test parameters whose values are names of engines."""
 KINDS = ("contract", "rotation", "once")
 IMPORTED = "ignore::pytest.PytestAssertRewriteWarning"
-"""Pytest warns because this process has already imported some test modules."""
+"""Ignores a warning of pytest: this process has already imported some test modules."""
 LASTING = ["sqlite", *engines.SERVERS]
 ENGINES_BY_ROW = {94: ["memory", "sqlite", "postgres"], 97: LASTING, 107: LASTING}
-"""The engines of rows that do not apply to all five. 94 names its engines; memory cannot keep data as 97
-demands, and has no stored bytes to damage as in 107.
+"""The engines of rows that do not apply to all five engines. Row 94 lists its engines. Rows 97 and 107 omit
+memory, which loses its data when the process ends, and stores no bytes that could be damaged.
 """
 ERRORS_ROW = 100
-"""The row that is proven by recording which errors were raised."""
+"""The row that requires a test for every error. Test runs record the errors that were raised."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -56,11 +56,11 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """A test that names a row."""
+    """A test whose marker `row` contains the number of a row."""
 
     test: str
     engine: str | None
-    """The engine it runs on, if the test is run on several."""
+    """The engine that this case of the test uses. None if the test does not run on several engines."""
 
     @property
     def function(self) -> str:
@@ -78,7 +78,7 @@ class Proof(msgspec.Struct, frozen=True):
 
 
 class Collector:
-    """A pytest plugin that records which test names which row."""
+    """A pytest plugin that collects the tests of each row."""
 
     def __init__(self) -> None:
         self.proofs: dict[int, list[Proof]] = {}
@@ -92,7 +92,7 @@ class Collector:
 
 
 def engine_of(item: pytest.Item) -> str | None:
-    """Return the engine of a test that runs on several engines."""
+    """Return the engine of a test case, or None if the test does not run on several engines."""
     if not hasattr(item, "callspec") or item.get_closest_marker("once") is not None:
         return None
     values: dict[str, object] = cast("Any", item).callspec.params
@@ -118,7 +118,7 @@ def collect(*options: str) -> dict[int, list[Proof]]:
 
 
 def missing_engines(row: Row, proofs: list[Proof], *, everywhere: bool) -> list[str]:
-    """Return the engines on which a row with storage tests is not proven."""
+    """Return the engines on which tests of a row are missing. Rows without storage tests need no engine."""
     seen = {proof.engine for proof in proofs} - {None}
     if not seen:
         return []
@@ -138,28 +138,28 @@ def show(row: Row, proofs: list[Proof]) -> None:
         count = f"{len(cases)} cases" if len(cases) > 1 else "1 case"
         say(f"          {kind:8}  {function}  ({count}{': ' if where else ''}{', '.join(where)})")
     if not proofs:
-        say(f"          not yet: {row.state}")
+        say(f"          no test; state: {row.state}")
 
 
 def summary(claimed: list[Row], proofs: dict[int, list[Proof]], *, everywhere: bool) -> str:
-    """Count the rows by the strongest way in which each is proven."""
+    """Return a sentence with the number of proven rows. Each row counts for its strongest kind of test."""
     kinds = Counter[str]()
     for row in claimed:
         found = {proof.kind for proof in proofs.get(row.number, [])}
         kinds[next((kind for kind in KINDS if kind in found), "none")] += 1
     how = "on every engine" if everywhere else f"on one server by rotation (seed {engines.seed()})"
     return (
-        f"parity: {len(claimed) - kinds['none']} of {len(claimed)} claimed rows have tests: "
-        f"{kinds['contract']} proven by the contract on every engine, {kinds['rotation']} {how}, "
-        f"{kinds['once']} without a storage or on an engine of their own"
+        f"parity: {len(claimed) - kinds['none']} of {len(claimed)} proven rows have tests: "
+        f"{kinds['contract']} in the contract kit on every engine, {kinds['rotation']} {how}, "
+        f"{kinds['once']} without a storage or on one particular engine"
     )
 
 
 def unraised() -> list[str]:
-    """Return the errors that the last whole run of the tests did not raise, for row 100."""
+    """Return a problem for each error that the last complete test run did not raise, for row 100."""
     seen = raised.recorded()
     if seen is None:
-        return [f"row {ERRORS_ROW}: no whole run has recorded which errors it raised; run: make test"]
+        return [f"row {ERRORS_ROW}: no complete test run was recorded; run: make test"]
     return [f"row {ERRORS_ROW}: no test raised {name}" for name in raised.missing(seen)]
 
 
@@ -167,7 +167,7 @@ def problems_of(claimed: list[Row], proofs: dict[int, list[Proof]], *, everywher
     problems = unraised()
     for row in claimed:
         if row.number not in proofs:
-            problems.append(f"row {row.number} is claimed and has no test: {row.behaviour}")
+            problems.append(f"row {row.number} is marked as proven but has no test: {row.behaviour}")
         elif lacking := missing_engines(row, proofs[row.number], everywhere=everywhere):
             problems.append(f"row {row.number} has no test on {', '.join(lacking)}")
     return problems
@@ -180,8 +180,8 @@ def say(text: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.parity")
-    parser.add_argument("--brief", action="store_true", help="only count, and name what is missing")
-    parser.add_argument("--all", action="store_true", help="as `make test-all` runs the tests")
+    parser.add_argument("--brief", action="store_true", help="print only the counts and the problems")
+    parser.add_argument("--all", action="store_true", help="collect the tests for every engine")
     options = parser.parse_args()
     proofs = collect(*(["--engines=all"] if options.all else []))
     table = rows()

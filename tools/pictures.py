@@ -1,4 +1,4 @@
-"""`make pictures`: take the README's picture of the dashboard, with the sample server in a real browser."""
+"""`make pictures`: takes the screenshot of the dashboard for the README, from the sample server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TARGET = Path(__file__).parents[1] / "docs" / "images" / "dashboard.png"
 MAX_BYTES = 200_000
 SIZE: ViewportSize = {"width": 1120, "height": 460}
 SECONDS = 8
-"""Duration of the short reports."""
+"""Duration of the shortest report in seconds."""
 QUESTION = "approve_report"
 
 
@@ -32,15 +32,15 @@ async def main() -> None:
             await _call_tools(client, tasks)
             root = server.url.removesuffix("/mcp")
             page = await browser.new_page(base_url=root, viewport=SIZE, color_scheme="light")
-            await _photograph(page)
+            await _take_screenshot(page)
     size = TARGET.stat().st_size
     if size > MAX_BYTES:
-        sys.exit(f"{TARGET.name} has {size} bytes, more than {MAX_BYTES}")
+        sys.exit(f"{TARGET.name} has {size} bytes; the limit is {MAX_BYTES}")
     sys.stdout.write(f"{TARGET.relative_to(TARGET.parents[2])}: {size} bytes\n")
 
 
 async def _call_tools(client: Client, tasks: ClientTasks) -> None:
-    """Create tasks of every kind: finished, failed, running, and one that asks a question."""
+    """Create finished, failed and running tasks, and a task that asks a question."""
     await client.call_tool("build_report", {"year": 2024, "seconds": SECONDS})
     await client.call_tool("sign_report", {"year": 2024})
     await client.call_tool("print_report", {"year": 2024})
@@ -49,8 +49,8 @@ async def _call_tools(client: Client, tasks: ClientTasks) -> None:
     await started(client, tasks, "build_report", {"year": 2026, "seconds": 4 * SECONDS})
 
 
-async def _photograph(page: Page) -> None:
-    """Photograph the list of tasks when a report has progress and the question is open."""
+async def _take_screenshot(page: Page) -> None:
+    """Take a screenshot of the task list once a report shows progress and the question is open."""
     await page.goto("/tasks")
     await is_live(page)
     rows = page.locator("#rows")

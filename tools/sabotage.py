@@ -1,12 +1,12 @@
-"""`make sabotage`: mutation testing. Break one line for each parity row, and check that the row's tests fail.
+"""`make sabotage`: mutation testing. It breaks one line for each parity row: the tests of the row must fail.
 
-Each mutant in sabotage.toml names a row, a file of the package, the line to break and its replacement. It is
-applied to a copy of the sources, and the tests of that row run on the copy, on the engines that `make test`
-chooses with the same seed. Mutants that survive are reported, and so are proven rows without a mutant.
+Each mutant in sabotage.toml specifies a row, a file of the package, a piece of code and its replacement. The
+mutant is applied to a copy of the sources, and the tests of its row run on this copy, with the engines that
+`make test` uses for the same seed. Surviving mutants are reported, and so are proven rows without a mutant.
 
     python -m tools.sabotage [ROW ...] [--third 1|2|3]
 
-The tests are collected once. Each run loads only the files with tests of its row, and all runs share their
+The tests are collected once. Each run loads only the test files of its row, and all runs share the database
 servers.
 """
 
@@ -33,7 +33,7 @@ from .parity import ROOT, Proof, collect, rows, say
 MUTANTS = Path(__file__).with_name("sabotage.toml")
 TESTS_FAILED = 1
 TIMEOUT = 600.0
-"""Seconds after which a run is stopped. Tests that hang have noticed the mutant, too."""
+"""Seconds after which a run is stopped. A mutant that makes the tests hang counts as killed."""
 
 
 class Mutant(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +51,7 @@ def apply(sabotage: Mutant, sources: Path) -> None:
     path = sources / "perdure" / sabotage.file
     text = path.read_text(encoding="utf-8")
     if text.count(sabotage.old) != 1:
-        raise ValueError(f"row {sabotage.row}: {sabotage.old!r} is not exactly once in {sabotage.file}")
+        raise ValueError(f"row {sabotage.row}: {sabotage.old!r} must occur exactly once in {sabotage.file}")
     path.write_text(text.replace(sabotage.old, sabotage.new), encoding="utf-8")
 
 
@@ -75,10 +75,10 @@ def judge(sabotage: Mutant, proofs: list[Proof]) -> Verdict:
 
 
 def run_tests(row: int, files: list[str], sources: Path) -> str | None:
-    """Return the first test of the row that fails on these sources, or None."""
+    """Return the first test of the row that fails on these sources, or None if all tests pass."""
     command = [sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider", f"--row={row}", *files]
     environment = {**os.environ, "PYTHONPATH": str(sources)}
-    environment.pop(fork_server.ADDRESS, None)  # it has imported the original sources
+    environment.pop(fork_server.ADDRESS, None)  # the fork server has imported the original sources
     try:
         run = subprocess.run(  # noqa: S603 - our own command
             command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT
@@ -99,8 +99,8 @@ def planned() -> list[Mutant]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.sabotage")
-    parser.add_argument("rows", type=int, nargs="*", help="the rows to break (default: every row)")
-    parser.add_argument("--third", type=int, choices=(1, 2, 3), help="only every third row, from this one on")
+    parser.add_argument("rows", type=int, nargs="*", help="rows whose mutants to run (default: all rows)")
+    parser.add_argument("--third", type=int, choices=(1, 2, 3), help="run every third mutant from this one")
     options = parser.parse_args()
     plan = planned()
     chosen = [each for each in plan if not options.rows or each.row in options.rows]
@@ -109,7 +109,7 @@ def main() -> None:
     say(f"ENGINE_SEED={engines.seed()}")
     started = time.monotonic()
     proofs = collect()
-    servers.host()  # all runs share its servers
+    servers.host()  # start the database servers that all runs share
     with ThreadPoolExecutor(2) as pool:
         verdicts = list(pool.map(judge, chosen, [proofs.get(each.row, []) for each in chosen]))
     green = [each.sabotage for each in verdicts if not each.is_killed]
@@ -117,7 +117,7 @@ def main() -> None:
         say(f"row {each.row}: mutant survived ({each.new.strip()!r} in {each.file})")
     bare = {row.number for row in rows() if row.is_proven} - {each.row for each in plan}
     for number in sorted(bare):
-        say(f"row {number} is proven but has no mutant")
+        say(f"row {number} is marked as proven but has no mutant")
     minutes = (time.monotonic() - started) / 60
     say(f"sabotage: {len(chosen) - len(green)} of {len(chosen)} mutants killed in {minutes:.1f} minutes")
     sys.exit(1 if green or bare else 0)

@@ -1,7 +1,7 @@
-"""`python -m tools.sample_sentences` draws docstrings and messages for a reviewer.
+"""`python -m tools.sample_sentences`: prints random docstrings and messages for a reviewer.
 
-It prints 40 docstrings of each part of perdure and 40 messages (errors, log lines and help texts), with file
-and line. The draw depends only on the commit, so all reviewers of a commit read the same sentences.
+It prints 40 docstrings from each part of perdure, and 40 messages (errors, log lines and help texts). The
+selection depends only on the commit, so all reviewers of a commit read the same sentences.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PARTS = {
 }
 LOG_METHODS = {"debug", "info", "warning", "error", "exception", "critical"}
 MIN_WORDS = 3
-"""Shorter texts are labels and codes."""
+"""Messages with fewer words are ignored: they are labels and codes."""
 
 
 class Sentence(NamedTuple):
@@ -41,7 +41,7 @@ class Sentence(NamedTuple):
 
 
 def docstrings(folders: Iterable[str]) -> Iterator[Sentence]:
-    """Yield the docstrings of modules, classes and functions, and those below constants and fields."""
+    """Yield the docstrings of modules, classes, functions, constants and fields."""
     for path, tree in parsed(folders):
         for node in ast.walk(tree):
             for name, text in _documented(node):
@@ -73,7 +73,7 @@ def _name(node: ast.AST) -> str:
 
 
 def messages(folders: Iterable[str]) -> Iterator[Sentence]:
-    """Yield the texts of exceptions, log lines and help."""
+    """Yield the messages of exceptions, log lines and help texts."""
     for path, tree in parsed(folders):
         for node in ast.walk(tree):
             match node:
@@ -98,7 +98,7 @@ def _messages(path: Path, node: ast.Call, kind: str, texts: Iterable[ast.expr]) 
 
 
 def _text(node: ast.expr) -> str | None:
-    """The text of a literal, with `{...}` for what an f-string fills in."""
+    """Return the text of a string literal, with the expressions of an f-string in braces."""
     match node:
         case ast.Constant(value=str(text)):
             return text
@@ -131,7 +131,7 @@ def draw(kind: str, found: Iterable[Sentence], commit: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.sample_sentences", description=__doc__)
-    parser.add_argument("commit", nargs="?", help="draw as for this commit (default: the current one)")
+    parser.add_argument("commit", nargs="?", help="print the selection of this commit (default: HEAD)")
     commit: str | None = parser.parse_args().commit
     if commit is None:
         head = ["git", "rev-parse", "HEAD"]

@@ -1,9 +1,9 @@
-"""`make steady`: run the tests with six seeds, the last two while other processes keep every core busy.
+"""`make steady`: runs the tests with six seeds, the last two while other processes keep every core busy.
 
-Writes the results, and the slowest tests of the first run, to benchmarks/TESTS.md. Fails if a run fails; the
-output of a failed run is kept in .venv/steady-SEED.log.
+It writes the results, and the slowest tests of the first run, to benchmarks/TESTS.md, and fails if a run
+fails. The output of a failed run is kept in .venv/steady-SEED.log.
 
-    python -m tools.steady COMMAND ...        the command that runs the tests
+    python -m tools.steady COMMAND ...        COMMAND runs the tests
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def spin() -> None:
 
 @contextmanager
 def load(*, is_busy: bool) -> Generator[None]:
-    """Keep every core busy, if `is_busy`."""
+    """If `is_busy`, keep every core busy until the `with` block ends."""
     spinning = [Process(target=spin, daemon=True) for _ in range(os.cpu_count() or 1)] if is_busy else []
     for process in spinning:
         process.start()
@@ -89,12 +89,12 @@ def page(runs: Sequence[Run]) -> str:
     lines = [
         "# How long the tests take",
         "",
-        "Written by `make steady`, which runs the tests under six seeds, twice beside processes that keep",
-        "every core busy. Each seed chooses another server for most tests (tests/engines.py).",
+        "Written by `make steady`, which runs the tests with six seeds, twice while other processes keep",
+        "every core busy. The seed chooses the database server for most tests (tests/engines.py).",
         "",
-        f"{datetime.now(UTC):%Y-%m-%d}, {processor}. The times are without installation and `make check`.",
+        f"{datetime.now(UTC):%Y-%m-%d}, {processor}. The times do not include installation and `make check`.",
         "",
-        "| seed | beside a load | passed | failed | minutes |",
+        "| seed | under load | passed | failed | minutes |",
         "| --- | --- | --- | --- | --- |",
     ]
     lines += [
@@ -113,9 +113,9 @@ def main() -> None:
     for number in range(QUIET_RUNS + BUSY_RUNS):
         done = run(command, f"{stamp}-{number + 1}", is_busy=number >= QUIET_RUNS)
         runs.append(done)
-        beside = ", beside a load" if done.is_busy else ""
+        load_note = ", under load" if done.is_busy else ""
         counts = f"{done.passed} passed, {len(done.failed)} failed"
-        say(f"{done.seed}: {counts}, {done.seconds / 60:.1f} minutes{beside}")
+        say(f"{done.seed}: {counts}, {done.seconds / 60:.1f} minutes{load_note}")
         for failure in done.failed:
             say(f"    {failure}")
     PAGE.write_text(page(runs), encoding="utf-8")

@@ -182,7 +182,9 @@ async def test_records_that_are_gone_with_the_process_are_not_looked_after(
 ) -> None:
     names = {"FILE": await file_of(tmp_path / "file.db"), "NEW": url_of(tmp_path / "new.db")}
     ended = perdure_command(*(names.get(each, each) for each in arguments))
-    expect(ended, 2, "perdure: memory: storage is private to one process; use a file or a server\n")
+    expect(
+        ended, 2, "perdure: a memory: storage is private to one process; use a file or a database server\n"
+    )
     assert "new.db" not in files_in(tmp_path)
 
 
@@ -239,7 +241,7 @@ def execute(path: Path, *statements: str) -> None:
 async def test_doctor_finds_a_wrong_counter_and_repair_sets_it_right(tmp_path: Path) -> None:
     path = tmp_path / "records.db"
     url = await file_of(path, [make_record(space=SPACES[0], tag="red")])
-    expect_result(perdure_command("doctor", "--url", url), 0, "OK: 1 record, no problems found\n")
+    expect_result(perdure_command("doctor", "--url", url), 0, "OK: 1 record checked, no problems found\n")
     execute(path, "UPDATE counts SET n = 5 WHERE partition = ''")
     complaint = f"counter {SPACES[0]}, tag 'red': stored 5, actual 1\n"
     for _ in range(2):  # finding is not mending
@@ -250,7 +252,7 @@ async def test_doctor_finds_a_wrong_counter_and_repair_sets_it_right(tmp_path: P
         complaint,
         "Repaired: 1 record checked, no problems remain\n",
     )
-    expect_result(perdure_command("doctor", "--url", url), 0, "OK: 1 record, no problems found\n")
+    expect_result(perdure_command("doctor", "--url", url), 0, "OK: 1 record checked, no problems found\n")
     async with await open_storage(url) as storage:
         assert await storage.counts(SPACES[0], now=NOW) == {"red": 1}
 

@@ -45,7 +45,7 @@ from perdure.tasks.errors import (
 from .command import HOSTILE
 
 ASKED_WRONGLY = [
-    CommandError("write it as module:app"),
+    CommandError("use the form module:app"),
     CannotOpen("there", "it is not ours", "name another"),
     StorageReadOnly("read-only"),
     StorageFull("full"),

@@ -328,7 +328,8 @@ async def test_a_second_signal_stops_it_dead(place: Place) -> None:
     file.execute("BEGIN IMMEDIATE")
     process.send_signal(signal.SIGTERM)
     await printed_by(
-        process.stderr, "SIGTERM: releasing accounts; send it again, or press Ctrl+C, to stop now."
+        process.stderr,
+        "SIGTERM: releasing accounts; press Ctrl+C or send the signal again to stop immediately.",
     )
     process.send_signal(signal.SIGTERM)
     end = await ended(process)

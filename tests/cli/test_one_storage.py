@@ -165,7 +165,7 @@ async def test_a_worker_uses_the_storage_of_its_app_alone(tmp_path: Path) -> Non
     (tmp_path / "mine.py").write_text(app)
     ended = perdure(tmp_path, "worker", "mine:app", "--url", "sqlite:///other.db")
     assert ended.returncode == 2
-    assert ended.stderr == "perdure: --url does not apply to mine:app; configure it in its code\n"
+    assert ended.stderr == "perdure: --url cannot be used with mine:app; set it in the code of mine:app\n"
     ended = perdure(tmp_path, "worker", "mine:app", variables={"PERDURE_URL": "sqlite:///other.db"})
     assert "the app has no functions" in ended.stderr  # the variable is for other commands
 

@@ -38,7 +38,7 @@ async def test_a_name_that_others_use_needs_a_token_and_is_no_address(tmp_path: 
         tmp_path, "--allowed-host", "tasks.example"
     )
     said = await refused(tmp_path, "--allowed-host", "https://tasks.example", "--token", TOKEN)
-    assert "invalid --allowed-host https://tasks.example; use a host name without scheme and port" in said
+    assert "invalid --allowed-host https://tasks.example; use a host name without a scheme or port" in said
 
 
 @pytest.mark.parametrize(
@@ -73,21 +73,21 @@ async def test_a_port_that_was_asked_for_and_is_taken_is_refused(tmp_path: Path)
 @pytest.mark.parametrize(
     ("arguments", "because"),
     [
-        (["own"], "invalid name 'own'; write it as module:server"),
+        (["own"], "invalid name 'own'; use the form module:server"),
         (["nowhere:server"], "no module named 'nowhere'"),
         (["own:nothing"], "module own has no attribute 'nothing'"),
         (["own:text"], "own:text is a str, not an MCPServer, Server or FastMCP"),
         (["own:app"], "run it with: perdure worker own:app"),
-        (["own:tasks"], "own:tasks is a Tasks object; name its server instead"),
+        (["own:tasks"], "own:tasks is a Tasks object; give the name of its server instead"),
         (
             ["own:without"],
             "own:without has no Tasks attached; build it with MCPServer(..., **tasks.attach())",
         ),
         (
             ["own:server", "--url", "memory:"],
-            "perdure: --url does not apply to own:server; configure it in its code\n",
+            "perdure: --url cannot be used with own:server; set it in the code of own:server\n",
         ),
-        (["own:server", "--no-sample-feeds"], "--sample-feeds does not apply to own:server"),
+        (["own:server", "--no-sample-feeds"], "--sample-feeds cannot be used with own:server"),
         (["--url", "mysql://there"], "unknown URL scheme"),
         (["--url", "sqlite:////nowhere/at/all.db"], "create /nowhere/at"),
         (["--host", "no.such.host.invalid", "--token", TOKEN], "invalid --host no.such.host.invalid"),

@@ -135,6 +135,6 @@ async def test_settings_that_are_wrong_are_refused_before_anything_is_opened(
 async def test_settings_that_name_another_storage_are_warned_of(place: Place) -> None:
     place.write_settings(url="sqlite:///elsewhere.db")
     async with sampled(place.folder, "--feeds") as server:
-        await server.program.until_said("ignoring the url of the feeds settings")
+        await server.program.until_said("ignoring `url` in the feeds settings")
     async with await open_storage(place.url):
         assert not (place.folder / "elsewhere.db").exists()

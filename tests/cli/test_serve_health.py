@@ -102,7 +102,7 @@ async def test_health_reports_writes_that_fail_until_they_succeed_again(
             await wait_until(is_well, seconds=30)
             await modern.until(await modern.start("print_report", {"year": 2026}), "completed")
             assert (await browser.get(address)).json() == {"status": "ok"}
-    assert "writes to the storage fail: " in served.program.said
+    assert "writes to the storage are failing: " in served.program.said
 
 
 async def test_only_what_is_written_ends_the_report_of_a_failure(tmp_path: Path) -> None:

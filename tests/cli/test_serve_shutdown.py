@@ -107,7 +107,7 @@ async def test_told_twice_it_stops_dead_and_the_next_start_finishes_the_task(tmp
             await wait_until(lambda: _has_begun(coffee), seconds=30)
         os.kill(server.program.pid, signal.SIGTERM)
         await server.program.until_said(
-            "SIGTERM: waiting for running tasks; send it again, or press Ctrl+C, to stop now."
+            "SIGTERM: waiting for running tasks; press Ctrl+C or send the signal again to stop immediately."
         )
         code = await server.program.end(signal.SIGINT)
     assert (code, "Killed." in server.program.said) == (1, True), server.program.said

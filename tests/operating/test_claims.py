@@ -56,8 +56,8 @@ async def test_a_copy_warns_of_tasks_and_accounts_that_live_processes_work_on(tm
     ended = await copied(source, f"sqlite:///{tmp_path / 'first.db'}")
     assert (ended.code, ended.err) == (
         0,
-        "2 tasks are being run by live workers and 1 account is being polled; what they write from now on is"
-        " not copied. Stop the servers first.\n",
+        "2 tasks are being run by live workers and 1 account is being polled; their changes may be lost."
+        " Stop all servers and workers first.\n",
     )
     told = await copied(source, f"sqlite:///{tmp_path / 'second.db'}", "--json")
     assert told.err == ended.err

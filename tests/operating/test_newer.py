@@ -221,7 +221,7 @@ async def test_doctor_reports_both_and_quarantines_damage_with_repair(tmp_path: 
             checked = await ended_command("doctor", "--url", url)
             assert checked.code == 1
             assert f"tasks {damaged.record.key} is damaged: " in checked.out
-            assert "Written by a newer version, not changed: 1 record" in checked.out
+            assert "Written by a newer version of perdure, left unchanged: 1 record" in checked.out
             assert "--repair" in checked.out
         repaired = await ended_command("doctor", "--repair", "--url", url)
         assert (repaired.code, "In quarantine: 1 damaged record" in repaired.out) == (0, True)

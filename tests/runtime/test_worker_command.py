@@ -192,7 +192,7 @@ async def test_told_twice_the_process_stops_dead(url: str, client: Runtime) -> N
     async with worker(url, config=replace(UNHURRIED, drain=600.0)) as first:
         await wait_until(lambda: is_held(client, made), 30)
         first.send(signal.SIGTERM)
-        assert "send it again" in await first.line()
+        assert "send the signal again" in await first.line()
         first.send(signal.SIGTERM)
         assert await first.ended() == 1
 
@@ -213,7 +213,7 @@ async def test_a_waiter_learns_of_the_end_in_another_process(url: str, client: R
             "tests.runtime.worker_app:nothing",
             "module tests.runtime.worker_app has no attribute .nothing.",
         ),
-        ("tests.runtime.worker_app", "invalid name .*; write it as module:app"),
+        ("tests.runtime.worker_app", "invalid name .*; use the form module:app"),
     ],
 )
 async def test_an_app_that_cannot_be_found_is_one_clear_sentence(name: str, said: str) -> None:
@@ -235,7 +235,7 @@ async def test_a_storage_that_cannot_be_opened_is_one_clear_sentence(tmp_path: P
         ("from perdure.runtime import App\napp = App('sqlite:///x.db')\n", "the app has no functions"),
         (
             "from perdure.runtime import App\napp = App('memory:')\n@app.function\ndef work(): ...\n",
-            "perdure: memory: storage is private to one process; use a file or a server",
+            "perdure: a memory: storage is private to one process; use a file or a database server",
         ),
         ("import nowhere_at_all\n", "perdure: cannot import mine:"),
         ("raise ValueError('broken')\n", "perdure: cannot import mine:"),

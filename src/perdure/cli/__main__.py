@@ -1,4 +1,4 @@
-"""Run `python -m perdure.cli` like the command `perdure`."""
+"""Makes `python -m perdure.cli` run the `perdure` command."""
 
 from . import main
 

@@ -1,4 +1,4 @@
-"""The root of the command line: version, worker, migrate, copy and doctor."""
+"""The root of the `perdure` command, and its commands worker, migrate, copy and doctor."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def perdure(
         bool, Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Durable tasks for MCP servers: serve them, run workers, operate tasks and feeds."""
+    """Serve MCP servers with durable tasks, run workers, and manage tasks and feeds."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # print `?` for characters that the encoding lacks
@@ -60,17 +60,17 @@ def perdure(
 @commands.command()
 def worker(
     context: typer.Context,
-    app: Annotated[str, Argument(metavar="MODULE:APP", help="The App to run, as module:attribute.")],
+    app: Annotated[str, Argument(metavar="MODULE:APP", help="The App to run, such as mymodule:app.")],
     *,
     url: Annotated[str | None, Option(metavar="URL", hidden=True)] = None,  # noqa: ARG001 (refused below)
     verbose: VerboseOption = False,
 ) -> None:
-    """Run the tasks of an app until stopped (Ctrl+C or SIGTERM)."""
+    """Run a worker for the tasks of an app until stopped (Ctrl+C or SIGTERM)."""
     configure_logging(verbose=verbose)
     refuse_options(context, app, "url")
     loaded = load_app(app)
     if not loaded.functions:
-        raise CommandError("the app has no functions; register them with @app.function in its module")
+        raise CommandError("the app has no functions to run; decorate at least one with @app.function")
     if isinstance(loaded.url, str):
         require_shared(loaded.url)
     anyio.run(_run_worker, loaded)
@@ -87,7 +87,7 @@ async def _run_worker(app: App) -> None:
 
 
 def _exit_despite_threads() -> None:
-    """End the process even if an abandoned function still runs in a thread."""
+    """End the process even if a thread still runs an abandoned function. Python would wait for the thread."""
     if all(thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
         return
     logging.shutdown()
@@ -98,22 +98,21 @@ def _exit_despite_threads() -> None:
 
 @command(commands)
 def migrate(options: CommonOptions) -> None:
-    """Create or upgrade the tables that a storage needs."""
+    """Create the tables that the storage needs, or upgrade them to this version of perdure."""
     anyio.run(migrate_storage, options.storage())
     options.print({"ready": True}, ["The storage is ready."])
 
 
 @command(commands)
 def copy(
-    target: Annotated[str, Argument(metavar="TARGET", help="URL to copy to. Must be empty without --merge.")],
+    target: Annotated[str, Argument(metavar="TARGET", help="Storage URL to copy to.")],
     *,
-    merge: Annotated[bool, Option("--merge", help="Allow a target that contains other records.")] = False,
+    merge: Annotated[bool, Option("--merge", help="Allow TARGET to contain records already.")] = False,
     options: CommonOptions,
 ) -> None:
-    """Copy all records of the storage --url to another storage and verify the copy.
+    """Copy all records from the storage --url to an empty storage, and verify the copy.
 
-    Stop all servers and workers of both storages first. An interrupted copy resumes when you run the command
-    again.
+    Stop all servers and workers of both storages first. To resume an interrupted copy, run the command again.
     """
     require_shared(target)
     source = options.existing_storage()
@@ -126,7 +125,7 @@ def copy(
         try:
             copied = anyio.run(work, source, target)
         except (MaintenanceError, TargetNotEmpty) as error:
-            hint = " (--merge)" if str(error).endswith("merge") else ""
+            hint = " (--merge)" if "merge" in str(error) else ""
             raise CommandError(f"cannot copy into {redact_url(target)}: {error}{hint}") from error
     counts = [f"{count:>9}  {space}" for space, count in copied.records.items()]
     result = {"identical": True, **to_json(copied)}
@@ -137,7 +136,7 @@ def _warn_about_claims(live: LiveClaims) -> None:
     tasks = f"{plural(live.tasks, 'task is', 'tasks are')} being run by live workers"
     accounts = f"{plural(live.accounts, 'account is', 'accounts are')} being polled"
     busy = [text for count, text in ((live.tasks, tasks), (live.accounts, accounts)) if count]
-    print_message(f"{' and '.join(busy)}; what they write from now on is not copied. Stop the servers first.")
+    print_message(f"{' and '.join(busy)}; their changes may be lost. Stop all servers and workers first.")
 
 
 @command(commands)
@@ -146,7 +145,7 @@ def doctor(
     repair: Annotated[bool, Option("--repair", help="Fix counters and quarantine damaged records.")] = False,
     options: CommonOptions,
 ) -> None:
-    """Check a storage for damage and reclaim space. Exit with 1 if problems remain."""
+    """Check the storage for damage and reclaim unused space. Exit with status 1 if problems remain."""
     health = anyio.run(partial(check_storage, options.existing_storage(), repair=repair))
     result = {"versions": _versions(), "ok": health.is_ok, **to_json(health)}
     options.print(result, [_versions(), *_render_health(health, repair=repair)])
@@ -157,24 +156,24 @@ def doctor(
 def _render_health(health: HealthReport, *, repair: bool) -> Iterator[str]:
     server = health.server
     yield f"Storage: {health.engine}{server.version and f' ({server.version})'}, schema is current"
-    yield f"Write and delete: {health.write_seconds * 1000:.0f} ms"
+    yield f"Writing and deleting a record: {health.write_seconds * 1000:.0f} ms"
     if server.clock_offset is not None:
-        word = "ahead" if server.clock_offset > 0 else "behind"
-        yield f"Server clock: {abs(server.clock_offset):.3f} s {word} (±{server.offset_error:.3f} s)"
+        word = "ahead of" if server.clock_offset > 0 else "behind"
+        yield f"Server clock: {abs(server.clock_offset):.3f} s {word} this one (±{server.offset_error:.3f} s)"
     yield from health.findings
     if health.remaining:
-        advice = "Repair wrong counters and quarantine damaged records with --repair."
-        yield "Some problems cannot be repaired." if repair else advice
+        advice = "Use --repair to correct wrong counters and quarantine damaged records."
+        yield "Some problems could not be repaired; run doctor again to list them." if repair else advice
     if health.newer:
-        yield f"Written by a newer version, not changed: {plural(health.newer, 'record')}"
+        yield f"Written by a newer version of perdure, left unchanged: {plural(health.newer, 'record')}"
     if health.quarantined:
         yield f"In quarantine: {plural(health.quarantined, 'damaged record')}"
     if health.has_clock_skew:
-        yield "The clocks are too far apart; synchronize them with NTP."
+        yield "The clocks of this machine and of the server differ too much; synchronize both with NTP."
     if health.is_ok and health.findings:
         yield f"Repaired: {plural(health.records, 'record')} checked, no problems remain"
     elif health.is_ok:
-        yield f"OK: {plural(health.records, 'record')}, no problems found"
+        yield f"OK: {plural(health.records, 'record')} checked, no problems found"
 
 
 def _versions() -> str:

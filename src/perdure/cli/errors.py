@@ -1,9 +1,9 @@
-"""Errors of commands, and their exit codes.
+"""The errors that commands report, and the exit codes.
 
 0   success.
-1   failure: the storage or the source is unavailable, a task or an account is in the wrong state, or a check
-    found a problem. The same command can succeed later.
-2   wrong usage: the command, the settings or the storage must change first.
+1   failure: the storage or the feed source is unavailable, a task or an account is in the wrong state, or a
+    check found a problem. The same command may succeed later.
+2   wrong usage: the command can only succeed after you change its arguments, the settings or the storage.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .output import one_line, print_message
 
 
 class CommandError(Exception):
-    """Raised when a command cannot do what it was asked to do. The message includes the remedy."""
+    """Raised when a command cannot do its work. Users see the message exactly as it is raised."""
 
     retryable = False
 
 
 ReportedError: TypeAlias = CommandError | PerdureError
-"""Errors that a command reports in one line. All others are defects, and print a traceback."""
+"""The errors that are reported without a traceback. Any other exception is a bug in perdure."""
 
 _USAGE_ERRORS = (
     *(CommandError, MaintenanceError, StorageError),
@@ -37,14 +37,14 @@ _USAGE_ERRORS = (
 
 
 def exit_code(error: ReportedError) -> int:
-    # A retryable error, or one of the engine itself, is not a usage error, whatever its class.
+    # A failure that may go away by itself is not a usage error, even if its class is listed above.
     is_temporary = error.retryable or isinstance(error, StorageFailed)
     return 2 if isinstance(error, _USAGE_ERRORS) and not is_temporary else 1
 
 
 @contextmanager
 def report_errors() -> Generator[None]:
-    """Print an expected error in one line, and exit with its code."""
+    """Print a `ReportedError` from the `with` block, and exit with its code. Let other exceptions pass."""
     try:
         yield
     except (CommandError, PerdureError, ExceptionGroup) as error:
@@ -56,7 +56,7 @@ def report_errors() -> Generator[None]:
 
 
 def _first_reported(error: Exception) -> ReportedError | None:
-    """Return the error, or the first error of a group. Return None if any of them is a defect."""
+    """Return the error, or the first one of a group. Return None if any of them is not a `ReportedError`."""
     if isinstance(error, ExceptionGroup):
         group = cast("ExceptionGroup[Exception]", error)
         reported = [_first_reported(each) for each in group.exceptions]
@@ -65,7 +65,7 @@ def _first_reported(error: Exception) -> ReportedError | None:
 
 
 def error_message(error: ReportedError) -> str:
-    """Return what is wrong and what to do, on one line unless it quotes a traceback."""
+    """Return the message for the user. Only a `CommandError` may have more than one line."""
     if isinstance(error, CommandError):
         return str(error)
     message = one_line(str(error))

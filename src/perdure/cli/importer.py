@@ -1,4 +1,4 @@
-"""Import of an app or a server of the user, which is named as `module:attribute`."""
+"""Imports the user's app or server from a name of the form `module:attribute`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def load_app(name: str) -> App:
     app = load(name, "app")
     if isinstance(app, App):
         return app
-    # Classes are compared by name: importing MCP takes long, and FastMCP may not be installed.
+    # Compare classes by name, because importing MCP is slow and FastMCP may not be installed.
     kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(app).__mro__}
     if not kinds.isdisjoint(_SERVERS):
         hint = f"run it with: perdure serve {name}"
@@ -26,10 +26,10 @@ def load_app(name: str) -> App:
 
 
 def load(name: str, what: str) -> object:
-    """Import an object. The current directory is searched too."""
+    """Import the object `name`. Search the current directory first. `what` is used in an error message."""
     module_name, _, attribute = name.partition(":")
     if not (module_name and attribute):
-        raise CommandError(f"invalid name {name!r}; write it as module:{what}")
+        raise CommandError(f"invalid name {name!r}; use the form module:{what}")
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -45,5 +45,5 @@ def load(name: str, what: str) -> object:
         raise CommandError(f"cannot import {module_name}:\n{trace}") from error
     found = getattr(module, attribute, None)
     if found is None:
-        raise CommandError(f"module {module_name} has no attribute {attribute!r}")
+        raise CommandError(f"module {module_name} has no attribute {attribute!r}; check the spelling")
     return found

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the checks of their values."""
+"""Options that several commands share, and functions that check their values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .errors import CommandError
 from .output import print_json, print_result
 
 DEFAULT_URL = "sqlite:///perdure.db"
-"""The storage of a command, unless an option, an environment variable or a settings file names another."""
+"""The storage URL to use if --url, PERDURE_URL and the settings file do not set one."""
 DEFAULT_SETTINGS_FILES = ("feeds.toml", "feeds.yaml", "feeds.yml")
 _STORAGE_URL = re.compile(r"(?P<scheme>[^:/?@]+:)//(?:[^/?@]*@)?(?P<place>[^?@]*)(?:\?[^@]*)?")
 _URL_HELP = "Storage URL: sqlite:///FILE, postgresql://..., redis://... or dynamodb://TABLE."
@@ -33,26 +33,26 @@ VerboseOption = Annotated[bool, Option("--verbose", "-v", help="Log debug messag
 
 @dataclass(frozen=True, kw_only=True)
 class CommonOptions:
-    """The options of every command that prints a result."""
+    """The options of all commands that print a result."""
 
     url: UrlOption = None
-    json: Annotated[bool, Option("--json", help="Output JSON.")] = False
+    json: Annotated[bool, Option("--json", help="Print the result as JSON.")] = False
 
     def storage(self, configured: str | None = None) -> str:
-        """Return the URL of the storage. Refuse one whose records are lost when the process ends."""
+        """Return the storage URL. Raise CommandError if its records would be lost when the process ends."""
         url = storage_url(self.url, configured)
         require_shared(url)
         return url
 
     def existing_storage(self, configured: str | None = None, *, hint: str = "") -> str:
-        """Return the URL of the storage. Refuse one that does not exist: the URL may be misspelled."""
+        """Return the storage URL. Raise CommandError if the storage does not exist: the URL may be wrong."""
         url = self.storage(configured)
         if not storage_exists(url):
             raise CommandError(f"storage not found: {redact_url(url)}; {hint}set --url or PERDURE_URL")
         return url
 
     def print(self, result: object, lines: Iterable[str]) -> None:
-        """Print a result as JSON or as lines of text."""
+        """Print `result` as JSON if the user gave --json, otherwise print `lines`."""
         if self.json:
             print_json(result)
         elif text := "\n".join(lines):
@@ -60,9 +60,9 @@ class CommonOptions:
 
 
 def command(app: Typer, name: str | None = None) -> Callable[[Callable[..., None]], None]:
-    """Add a function to `app` as a command, with one option for each field of its parameter `options`.
+    """Return a decorator that adds a command to `app`, with an option for each field of its `options`.
 
-    Options of `app` itself would have to precede the command: `feeds --json status`.
+    If `app` had these options, users would have to write them before the command: `feeds --json status`.
     """
 
     def add(function: Callable[..., None]) -> None:
@@ -74,7 +74,7 @@ def command(app: Typer, name: str | None = None) -> Callable[[Callable[..., None
         parameters = [each.replace(annotation=hints[each.name]) for each in (*own.values(), *shared.values())]
 
         @wraps(function)
-        def run(**given: Any) -> None:  # noqa: ANN401 - what Typer parsed
+        def run(**given: Any) -> None:  # noqa: ANN401 - values that Typer parsed
             options = group(**{name: given.pop(name) for name in shared})
             function(**given, options=options)
 
@@ -86,28 +86,28 @@ def command(app: Typer, name: str | None = None) -> Callable[[Callable[..., None
 
 
 def storage_url(given: str | None, configured: str | None = None) -> str:
-    """Return the URL that an option or its environment variable gives, that of the settings, or the default.
+    """Return the URL from --url or PERDURE_URL, else the URL from the settings, else the default.
 
-    An empty option counts as given, so opening the storage fails.
+    An empty string is not replaced by the default, so that opening the storage fails.
     """
     return next(url for url in (given, configured, DEFAULT_URL) if url is not None)
 
 
 def redact_url(url: str) -> str:
-    """Return a URL without user, password and options, or only its scheme if these cannot be located."""
+    """Return a URL without user, password and options. If it is malformed, return only its scheme."""
     found = _STORAGE_URL.fullmatch(url)
     return f"{url.partition(':')[0]}:..." if found is None else f"{found['scheme']}//{found['place']}"
 
 
 def require_shared(url: str) -> None:
-    """Refuse a storage whose records are lost when the process ends."""
+    """Raise CommandError if the records of this storage would be lost when the process ends."""
     if not is_shared_storage(url):
         scheme = url.partition(":")[0]
-        raise CommandError(f"{scheme}: storage is private to one process; use a file or a server")
+        raise CommandError(f"a {scheme}: storage is private to one process; use a file or a database server")
 
 
 def read_settings_file(file: Path | None = None) -> FeedSettings:
-    """Read a settings file, or the one in the current directory if there is one."""
+    """Read `file`, or a settings file in the current directory. Return default settings if there is none."""
     if file is not None:
         return load_settings(file)
     found = [name for name in DEFAULT_SETTINGS_FILES if Path(name).is_file()]
@@ -117,19 +117,19 @@ def read_settings_file(file: Path | None = None) -> FeedSettings:
 
 
 def refuse_options(context: Context, name: str, *options: str) -> None:
-    """Refuse options on the command line that the user's object `name` sets in its own code.
+    """Raise CommandError if an option was given that must be set in the code of the app or server `name`.
 
-    Environment variables are ignored, because they can be meant for other commands.
+    Environment variables are ignored, because they may be meant for other commands.
     """
     for option in options:
         source = context.get_parameter_source(option)
         if source is not None and source.name == "COMMANDLINE":
             flag = option.replace("_", "-")
-            raise CommandError(f"--{flag} does not apply to {name}; configure it in its code")
+            raise CommandError(f"--{flag} cannot be used with {name}; set it in the code of {name}")
 
 
 def past_time(text: str, now: Micros) -> Micros:
-    """Return the time that an option gives: `24h` or `7d` ago, or a date."""
+    """Parse the value of a time option: an age such as `24h` or `7d`, or a date in the past."""
     try:
         return parse_time(text, now)
     except ValueError as error:

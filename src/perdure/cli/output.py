@@ -1,6 +1,6 @@
-"""Output of commands: results on standard output, as text or JSON; messages and logs on standard error.
+"""Prints results to standard output, as text or JSON, and messages and logs to standard error.
 
-Control characters in the text of other people are removed, because a terminal would obey them.
+Control characters are removed or escaped, because they could come from strangers and control the terminal.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ stderr = Console(stderr=True, highlight=False, emoji=False)
 
 
 def print_result(text: str) -> None:
-    """Print text to standard output."""
+    """Print text to standard output, without control characters."""
     typer.echo(strip_control(text))
 
 
 def print_message(text: str) -> None:
-    """Print a message to standard error."""
+    """Print a message to standard error, without control characters."""
     stderr.print(strip_control(text), soft_wrap=True, markup=False)
 
 
 def one_line(text: str) -> str:
-    """Return a text on one line, without control characters."""
+    """Join the lines of `text` with spaces, and remove control characters."""
     return "".join(filter(str.isprintable, " ".join(text.split())))
 
 
 def strip_control(text: str) -> str:
-    """Return a text without control characters other than newlines."""
+    """Remove control characters except newlines."""
     return "".join(character for character in text if character.isprintable() or character == "\n")
 
 
@@ -49,27 +49,26 @@ def truncate(text: str, length: int) -> str:
 
 
 def plural(count: int, one: str, many: str | None = None) -> str:
-    """Return `1 task`, `2 tasks` or `12 000 tasks`."""
+    """Return a count with its noun, such as `1 task` or `12 000 tasks`."""
     return f"{count:,} {one if count == 1 else many or f'{one}s'}".replace(",", " ")
 
 
 def key_values(*rows: tuple[str, str]) -> Iterator[str]:
-    """Yield a line for each pair of a name and a value. The values are aligned."""
+    """Yield a line for each name and value. The values are aligned."""
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         yield f"{name:<{width}}  {value}"
 
 
 def print_json(value: object) -> None:
-    """Print one JSON document on one line."""
+    """Print a value as JSON on one line."""
     typer.echo(escape_control(msgspec.json.encode(to_json(value)).decode()))
 
 
-def to_json(value: object) -> Any:  # noqa: ANN401 - any JSON
-    """Convert records to dictionaries with all fields, times to ISO 8601 and intervals to seconds.
+def to_json(value: object) -> Any:  # noqa: ANN401 - any JSON value
+    """Convert records to dictionaries, times to ISO 8601 strings and intervals to seconds.
 
-    The types of the fields declare which numbers are times (`Timestamp`) and intervals (`Interval`), and
-    which fields to omit.
+    Fields of the types `Timestamp` and `Interval` are times and intervals. A `Locator` is left out.
     """
     match value:
         case TaskSummary():
@@ -108,14 +107,14 @@ def _declared_fields(record: type[msgspec.Struct]) -> list[tuple[str, str, str |
 
 
 def _unit(declared: object) -> str | None:
-    """Return the mark of a field's type, or of a member of its union: `time`, `interval` or `omit`."""
+    """Return how to convert a field of this type: `time`, `interval`, `omit`, or None for no conversion."""
     if isinstance(declared, msgspec.Meta):
         return (declared.extra or {}).get("json")
     return next((unit for each in get_args(declared) if (unit := _unit(each))), None)
 
 
 def escape_control(document: str) -> str:
-    """Replace the control characters of a JSON document with escapes."""
+    """Replace control characters in a JSON document with escape sequences."""
     if document.isprintable():
         return document
     return "".join(
@@ -125,14 +124,14 @@ def escape_control(document: str) -> str:
 
 
 class SanitizingFormatter(logging.Formatter):
-    """A formatter that removes control characters."""
+    """A log formatter that removes control characters."""
 
     def format(self, record: logging.LogRecord) -> str:
         return strip_control(super().format(record))
 
 
 def configure_logging(*, verbose: bool = False) -> None:
-    """Log to standard error: in colour on a terminal, otherwise in lines with time and level."""
+    """Log to standard error: in colour on a terminal, otherwise as lines with time and level."""
     colour = stderr.is_terminal
     handler = RichHandler(console=stderr, show_path=False) if colour else logging.StreamHandler()
     layout = "%(message)s" if colour else "%(asctime)s %(levelname)s %(message)s"

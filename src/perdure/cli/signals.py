@@ -1,4 +1,4 @@
-"""Run a process until a signal stops it. The first signal ends it in good order, the next one immediately."""
+"""Stops a process on SIGTERM or SIGINT: cleanly at the first signal, immediately at the second."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ T = TypeVar("T")
 async def stop_signals(
     stopping: str, killed: str, *, exit_code: int | None = 1
 ) -> AsyncGenerator[anyio.Event]:
-    """Yield an event that the first signal sets. The next signal ends the process.
+    """Yield an event that is set at the first SIGTERM or SIGINT. The second signal ends the process.
 
-    `stopping` is printed at the first signal, and `killed` at the next one. Without an `exit_code`, the
-    process exits with 128 plus the number of the signal.
+    `stopping` is printed at the first signal, and `killed` at the second. If `exit_code` is None, the second
+    signal ends the process with exit code 128 plus the signal number.
     """
     stop = anyio.Event()
 
     async def listen() -> None:
         first = await anext(signals)
-        print_message(f"{first.name}: {stopping}; send it again, or press Ctrl+C, to stop now.")
+        print_message(f"{first.name}: {stopping}; press Ctrl+C or send the signal again to stop immediately.")
         stop.set()
         second = await anext(signals)
         print_message(f"Killed. {killed}")
@@ -44,9 +44,9 @@ async def stop_signals(
 
 @asynccontextmanager
 async def run_in_background(work: Coroutine[None, None, T]) -> AsyncGenerator[asyncio.Task[T]]:
-    """Run `work` until the block ends. Its errors do not end the block.
+    """Run `work` in a task until the `async with` block ends. Errors in `work` do not end the block.
 
-    `work` is cancelled once, as a task, and awaited: a cancel scope would also cancel the release of leases.
+    The task is cancelled once and then awaited: a cancel scope would also cancel the release of leases.
     """
     task = asyncio.create_task(work)
     try:
@@ -57,7 +57,7 @@ async def run_in_background(work: Coroutine[None, None, T]) -> AsyncGenerator[as
 
 
 async def run_until_signal(work: Coroutine[None, None, T], stopping: str, killed: str) -> T | None:
-    """Return the result of `work`. At the first signal, cancel it, wait for its end and return None."""
+    """Run `work` and return its result. At the first signal, cancel `work`, await it and return None."""
     async with stop_signals(stopping, killed, exit_code=None) as stop, run_in_background(work) as task:
         task.add_done_callback(lambda _: stop.set())
         await stop.wait()

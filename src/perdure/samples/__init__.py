@@ -1,7 +1,7 @@
-"""The sample server of `perdure serve`: tools to try without a server of your own.
+"""The sample server of `perdure serve`, for users who have no MCP server of their own yet.
 
-The tools in `server` write reports: they take a minute, ask questions, or fail. Those in `feed_tools` poll
-feeds as a task. `source` simulates the accounts, so no network is needed.
+The tools in `server` write reports: they take a minute, ask questions, or fail. The tools in `feed_tools`
+poll feeds. `source` simulates the accounts of these feeds, so no network is needed.
 """
 
 from .feed_tools import SampleFeeds, simulated_feeds

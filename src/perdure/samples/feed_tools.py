@@ -1,4 +1,4 @@
-"""Tools that poll feeds and return what was found. Polling is a task, which resumes after a restart."""
+"""Sample tools that poll feeds, and return posts and links. Polling is a task that survives a restart."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..runtime import Again, Task
 from .source import DID_PREFIX, SimulatedSource
 
 LEASE_SECONDS = 5.0
-"""Seconds after which another server can poll the accounts of a server that was killed."""
+"""If a server is killed while it polls an account, another server can poll it after this many seconds."""
 
 Hours = Annotated[float, Field(gt=0, le=24 * 366)]
 Limit = Annotated[int, Field(ge=1, le=200)]
@@ -25,27 +25,27 @@ Limit = Annotated[int, Field(ge=1, le=200)]
 
 @dataclass(frozen=True, kw_only=True)
 class SampleFeeds:
-    """The feeds that the sample tools poll: simulated ones, or those of Bluesky.
+    """The feeds that the sample tools poll: either simulated feeds or Bluesky.
 
-    Accounts of both kinds can be in one storage.
+    One storage can contain accounts of both kinds.
     """
 
     settings: FeedSettings = field(default_factory=FeedSettings)
     source: SimulatedSource | None = None
-    """None if Bluesky is polled."""
+    """The source of simulated feeds. None to poll Bluesky."""
 
     @property
     def default_handles(self) -> tuple[str, ...]:
-        """The accounts that are polled if a call names none."""
+        """The accounts that `read_feeds` adds if it is called without accounts."""
         return () if self.source is None else self.source.handles
 
     def owns(self, account_id: str) -> bool:
-        """Return whether an account belongs to these feeds. Simulated accounts have ids of their own."""
+        """Return whether the tools poll this account. Its id shows whether it is simulated."""
         return account_id.startswith(DID_PREFIX) == (self.source is not None)
 
 
 def simulated_feeds(*, latency: float = 0.3) -> SampleFeeds:
-    """Return simulated feeds. Each request takes `latency` seconds, as it would over a network."""
+    """Return simulated feeds. Each request takes `latency` seconds, like a request over a network."""
     return SampleFeeds(source=SimulatedSource(latency=latency))
 
 
@@ -57,25 +57,25 @@ def add_feed_tools(server: MCPServer[object], tasks: Tasks, sample: SampleFeeds)
     @server.tool()
     @tasks.durable(retries=5, backoff=1.0)
     async def read_feeds(task: Task, accounts: list[str] | None = None) -> dict[str, int]:
-        """Poll these accounts, and all known ones, for new posts. Survives a restart."""
+        """Add these accounts, then poll all stored accounts for new posts. Survives a server restart."""
         async with open_feeds() as feeds:
             return await _poll_accounts(task, feeds, sample, accounts or [*sample.default_handles])
 
     @server.tool()
     async def recent_posts(hours: Hours = 24, limit: Limit = 20) -> list[dict[str, Any]]:
-        """Return recent posts, newest first."""
+        """Return the posts of the last hours, newest first."""
         page = await open_feeds().items(since=timedelta(hours=hours), limit=limit)
         return [msgspec.to_builtins(each.item) for each in page.items]
 
     @server.tool()
     async def shared_links(hours: Hours = 24, limit: Limit = 10) -> list[dict[str, Any]]:
-        """Return the links that the most accounts shared."""
+        """Return the links that the most accounts shared in the last hours."""
         ranking = await open_feeds().links(timedelta(hours=hours), limit=limit)
         return [msgspec.to_builtins(link) for link in ranking.links]
 
 
 async def _poll_accounts(task: Task, feeds: Feeds, sample: SampleFeeds, names: list[str]) -> dict[str, int]:
-    """Poll each account once, except suspended ones and those that were polled before a restart."""
+    """Poll each account that is not suspended. After a restart, skip the accounts already polled."""
     started = task.checkpoint.get_int("started", feeds.store.clock())
     await task.save_checkpoint({"started": started})
     await _add_new(feeds, names)
@@ -96,8 +96,8 @@ async def _poll_accounts(task: Task, feeds: Feeds, sample: SampleFeeds, names: l
 
 
 async def _add_new(feeds: Feeds, names: list[str]) -> None:
-    """Add the accounts that are not stored yet. An account of a follow list must not become a manual one."""
+    """Add the accounts that are not stored yet. Adding a stored account would mark it as added manually."""
     found = await feeds.add(names, dry_run=True)
     if found.unknown:
-        raise ValueError(f"unknown accounts: {', '.join(found.unknown)}")
+        raise ValueError(f"unknown accounts: {', '.join(found.unknown)}; check the spelling")
     await feeds.add([change.account for change in found.changes if change.action == "added"])

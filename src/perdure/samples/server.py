@@ -1,4 +1,4 @@
-"""The sample server, and its tools for reports: one takes a minute, two ask a question, and one fails."""
+"""The sample server and its report tools: one takes a minute, two ask a question, and one fails."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..runtime import RuntimeConfig, Task
 from .feed_tools import SampleFeeds, add_feed_tools
 
 DEMO_CONFIG = RuntimeConfig(heartbeat=1.0, drain=1.0, cancel_grace=1.0)
-"""Tasks of a killed server are recovered within eight seconds, and Ctrl+C does not wait for reports."""
+"""Short times for demonstrations: a killed server's tasks resume within seconds, and Ctrl+C acts quickly."""
 PAGES = 12
 NAME_FORM = {
     "type": "object",
@@ -31,7 +31,7 @@ Seconds = Annotated[float, Field(ge=0, le=3600, description="Duration in seconds
 
 
 def make_server(tasks: Tasks, feeds: SampleFeeds) -> MCPServer[object]:
-    """Return a server with the report tools and the feed tools. Feeds and tasks share a storage."""
+    """Return a server with the report tools and the feed tools. Both use the storage of `tasks`."""
     server: MCPServer[object] = MCPServer("perdure-samples", log_level="WARNING", **tasks.attach())
     add_report_tools(server, tasks)
     add_feed_tools(server, tasks, feeds)
@@ -56,7 +56,7 @@ def add_report_tools(server: MCPServer[object], tasks: Tasks) -> None:
     @server.tool()
     @tasks.durable
     async def sign_report(year: int, task: Task) -> str:
-        """Ask who signs a report, then sign it."""
+        """Ask for the name of the person who signs a report, then sign it."""
         answer = await task.elicit(f"Who signs the {year} report?", NAME_FORM)
         if answer.action != "accept":
             return f"the {year} report is not signed"
@@ -65,7 +65,7 @@ def add_report_tools(server: MCPServer[object], tasks: Tasks) -> None:
     @server.tool()
     @tasks.durable(operators_answer=True)
     async def approve_report(year: int, task: Task) -> str:
-        """Ask for the approval of a report. An operator can answer on the dashboard."""
+        """Ask whether a report is approved. An operator can answer on the dashboard."""
         answer = await task.elicit(f"Is the {year} report approved?", APPROVAL_FORM)
         is_approved = answer.action == "accept" and answer.values["approved"]
         return f"the {year} report is {'approved' if is_approved else 'not approved'}"

@@ -1,7 +1,7 @@
-"""A source of simulated feeds, which needs no network, and a source that combines it with another.
+"""A source of simulated feeds, which needs no network, and a source that adds them to real feeds.
 
-A post is computed from its author and its number, so every process reads the same posts. New posts appear as
-time passes.
+Posts are computed from the author and a sequence number, so every process reads the same posts. Each author
+writes a new post at a fixed interval.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ..storage import Micros
 from ..storage.time_units import MINUTE, system_clock
 
 DID_PREFIX = "did:example:"
-"""The ids of simulated accounts start with this. The DID method `example` is reserved for examples."""
+"""The prefix of the ids of simulated accounts. The DID method `example` is reserved for examples."""
 FIRST_POST_AT: Micros = 1_767_225_600 * 1_000_000
-"""The time of the first post of each account: 1 January 2026."""
+"""When each simulated account wrote its first post: 1 January 2026."""
 
 
 class Person(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A simulated account."""
+    """A simulated account that writes a post every `every_minutes` minutes."""
 
     name: str
     every_minutes: int
@@ -44,17 +44,17 @@ class Person(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return FIRST_POST_AT + number * self.every_minutes * MINUTE
 
     def newest(self, now: Micros) -> int:
-        """Return the number of the newest post, or -1 before the first one."""
+        """Return the sequence number of the newest post, or -1 if there is no post yet."""
         return max((now - FIRST_POST_AT) // (self.every_minutes * MINUTE), -1)
 
 
 class SampleData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The accounts, and the texts and links of their posts."""
+    """The contents of people.json: the simulated accounts, and the texts and links of their posts."""
 
     people: tuple[Person, ...]
     texts: tuple[str, ...]
     links: tuple[Link, ...]
-    """The links that posts share. The first ones are shared more often."""
+    """The links that posts share. Links near the start are shared more often."""
 
 
 def load_sample_data() -> SampleData:
@@ -63,12 +63,12 @@ def load_sample_data() -> SampleData:
 
 
 class SimulatedSource:
-    """A `FeedSource` of simulated accounts."""
+    """A `FeedSource` that computes the posts of simulated accounts."""
 
     name = "sample feeds"
 
     def __init__(self, *, latency: float = 0.0, clock: Callable[[], Micros] = system_clock) -> None:
-        """`latency` is how many seconds each request takes."""
+        """Make each request take `latency` seconds."""
         self._data = load_sample_data()
         self._people = {person.account_id: person for person in self._data.people}
         self._latency = latency
@@ -84,7 +84,7 @@ class SimulatedSource:
         await anyio.sleep(self._latency)
         person = self._people.get(account_id)
         if person is None:
-            raise AccountUnavailable(f"unknown sample account {account_id}")
+            raise AccountUnavailable(f"unknown simulated account {account_id}")
         newest = person.newest(self._clock())
         if cursor is None and etag == str(newest):
             return None
@@ -118,7 +118,7 @@ class SimulatedSource:
         )
 
     def _links(self, chance: Random) -> tuple[Link, ...]:
-        """Return a link for about half of the posts. Links at the start of the list are chosen more often."""
+        """Return a link or, for about half of the posts, none. Prefer links near the start of the list."""
         if chance.random() < 0.5:
             return ()
         links = self._data.links
@@ -131,15 +131,15 @@ def _parse_cursor(cursor: str) -> int:
     return int(cursor)
 
 
-# Simulated accounts beside those of another source
+# Simulated accounts together with the accounts of another source
 
 
 class _FollowingSource(FeedSource, FollowSource, Protocol):
-    """A source of feeds that knows who follows whom."""
+    """A source of feeds that also provides follow lists."""
 
 
 def with_simulated(source: _FollowingSource) -> FeedSource:
-    """Return a source that also has the simulated accounts, which are recognized by their ids."""
+    """Return a source that serves simulated accounts itself, and gets all others from `source`."""
     if isinstance(source, HintSource):
         return _CombinedHintSource(source, hints=source)
     return _CombinedSource(source)

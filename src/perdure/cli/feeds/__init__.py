@@ -1,1 +1,1 @@
-"""`perdure feeds ...`: the commands of feeds, the text of their reports, and the display of running polls."""
+"""The `perdure feeds ...` commands, the text that they print, and their progress display."""

@@ -1,4 +1,4 @@
-"""`perdure feeds ...`: parse options, call `Feeds`, print what it returns."""
+"""The `perdure feeds ...` commands: they parse options, call `Feeds` and print the result."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ from . import progress, render
 
 T = TypeVar("T")
 
-feeds = typer.Typer(name="feeds", no_args_is_help=True, help="Poll feeds, and show their posts and links.")
+feeds = typer.Typer(name="feeds", no_args_is_help=True, help="Poll Bluesky accounts, and show their posts.")
 
-AccountArgument = Annotated[str, Argument(metavar="ACCOUNT", help="Handle or DID.")]
-AccountsArgument = Annotated[list[str], Argument(metavar="ACCOUNT", help="Handles or DIDs.")]
-OptionalAccount = Annotated[str | None, Argument(metavar="ACCOUNT", help="Handle or DID.")]
+ACCOUNT_HELP = "Handle, DID or profile URL of the account."
+AccountArgument = Annotated[str, Argument(metavar="ACCOUNT", help=ACCOUNT_HELP)]
+AccountsArgument = Annotated[list[str], Argument(metavar="ACCOUNT", help=ACCOUNT_HELP)]
+OptionalAccount = Annotated[str | None, Argument(metavar="ACCOUNT", help=ACCOUNT_HELP)]
 ADD_ACCOUNT = "add the first account with `perdure feeds add HANDLE`, or "
-SETTINGS_HELP = "Settings file, TOML or YAML. Default: feeds.toml or feeds.yaml in the current directory."
-SINCE_HELP = "Start time: 24h, 7d, 2026-11-01 or 2026-11-01T08:30 (UTC)."
+SETTINGS_HELP = "Settings file (TOML or YAML). Default: feeds.toml or feeds.yaml in the current directory."
+SINCE_HELP = "Start time: an age (24h, 7d) or a time in UTC (2026-11-01, 2026-11-01T08:30)."
 SinceOption = Annotated[str, Option(metavar="TIME", help=SINCE_HELP)]
 LimitOption = Annotated[int, Option(min=1, help="Maximum number of results.")]
 
@@ -42,7 +43,7 @@ class FeedOptions(CommonOptions):
     settings: Annotated[Path | None, Option(metavar="FILE", help=SETTINGS_HELP)] = None
 
     def run(self, work: Callable[[Feeds], Awaitable[T]]) -> T:
-        """Run `work` with the feeds of an existing storage."""
+        """Open the feeds of an existing storage, and return the result of `work`."""
         settings = read_settings_file(self.settings)
         url = self.existing_storage(settings.url, hint=ADD_ACCOUNT)
         return anyio.run(_run, url, settings, work)
@@ -53,7 +54,7 @@ class ChangeOptions(FeedOptions):
     dry_run: DryRunOption = False
 
     def run_and_create(self, change: Callable[[Feeds], Awaitable[ChangeReport]]) -> ChangeReport:
-        """Run `change`. A storage that does not exist is created only if accounts are added."""
+        """Return the result of `change`. A missing storage is created only if `change` adds accounts."""
         settings = read_settings_file(self.settings)
         url = self.storage(settings.url)
         if storage_exists(url):
@@ -71,7 +72,7 @@ class ChangeOptions(FeedOptions):
         return anyio.run(_run, "memory:", settings, change_and_create)
 
     def preview(self, accounts: Sequence[AccountSummary]) -> None:
-        """Print which accounts a command would poll."""
+        """Print the accounts that a command would poll without --dry-run."""
         self.print({"dry_run": True, "accounts": accounts}, render.preview(accounts))
 
     def print_changes(self, report: ChangeReport, lines: Iterable[str] | None = None) -> None:
@@ -88,7 +89,7 @@ async def _run(url: str, settings: FeedSettings, work: Callable[[Feeds], Awaitab
 
 @command(feeds)
 def add(accounts: AccountsArgument, *, options: ChangeOptions) -> None:
-    """Start polling accounts. Unknown handles are reported; the rest are added."""
+    """Add accounts to poll. Unknown accounts are skipped, and the command then exits with status 1."""
     report = options.run_and_create(lambda feeds: feeds.add(accounts, dry_run=options.dry_run))
     options.print_changes(report)
     for name in report.unknown:
@@ -101,24 +102,24 @@ def add(accounts: AccountsArgument, *, options: ChangeOptions) -> None:
 def remove(
     accounts: AccountsArgument,
     *,
-    delete_items: Annotated[bool, Option("--delete-items", help="Delete the stored items too.")] = False,
+    delete_items: Annotated[bool, Option("--delete-items", help="Also delete their stored items.")] = False,
     options: ChangeOptions,
 ) -> None:
-    """Stop polling accounts and remove them. Their items are kept unless --delete-items is given."""
+    """Remove accounts, and stop polling them. Their items are kept unless you use --delete-items."""
     work = partial(Feeds.remove, names=accounts, delete_items=delete_items, dry_run=options.dry_run)
     options.print_changes(options.run(work))
 
 
 @command(feeds, "follow-list")
 def follow_list(
-    actor: Annotated[str, Argument(metavar="ACTOR", help="Handle or DID whose follows are added.")],
+    actor: Annotated[str, Argument(metavar="ACTOR", help="Handle or DID of the follower.")],
     *,
     prune: Annotated[
-        bool, Option("--prune", help="Suspend accounts that this list added and ACTOR no longer follows.")
+        bool, Option("--prune", help="Suspend accounts from this list that ACTOR no longer follows.")
     ] = False,
     options: ChangeOptions,
 ) -> None:
-    """Add all accounts that ACTOR follows. Run it again to add new ones."""
+    """Add all accounts that ACTOR follows. Run the command again to add newly followed accounts."""
     report = options.run_and_create(lambda feeds: feeds.follow(actor, prune=prune, dry_run=options.dry_run))
     options.print_changes(report, render.follow_list(actor, report, prune=prune))
 
@@ -127,34 +128,31 @@ def follow_list(
 def suspend(
     accounts: AccountsArgument,
     *,
-    reason: Annotated[str, Option(help="Reason to show in the status.")] = "",
+    reason: Annotated[str, Option(help="Reason to show in `perdure feeds list`.")] = "",
     options: ChangeOptions,
 ) -> None:
-    """Stop polling accounts until they are resumed."""
+    """Stop polling accounts until you run `perdure feeds resume`."""
     work = partial(Feeds.suspend, names=accounts, reason=reason, dry_run=options.dry_run)
     options.print_changes(options.run(work))
 
 
 @command(feeds)
 def resume(accounts: AccountsArgument, *, options: ChangeOptions) -> None:
-    """Resume polling accounts, starting now."""
+    """Resume polling accounts. They are polled as soon as possible."""
     options.print_changes(options.run(partial(Feeds.resume, names=accounts, dry_run=options.dry_run)))
 
 
 @command(feeds)
 def reset(account: AccountArgument, *, options: ChangeOptions) -> None:
-    """Reset the position of an account: the next poll starts from the initial look-back.
-
-    Stored items are kept and not duplicated.
-    """
+    """Forget how far an account has been read: the next poll is like a first one. Stored items are kept."""
     options.print_changes(options.run(partial(Feeds.reset, names=[account], dry_run=options.dry_run)))
 
 
 @command(feeds)
 def run(*, verbose: VerboseOption = False, options: ChangeOptions) -> None:
-    """Poll all accounts, each at its own interval, until stopped (Ctrl+C or SIGTERM).
+    """Poll accounts, each at its own interval, until stopped (Ctrl+C or SIGTERM).
 
-    Several processes can share one storage.
+    Several processes can poll the accounts of one storage.
     """
     configure_logging(verbose=verbose)
     if options.dry_run:
@@ -165,7 +163,7 @@ def run(*, verbose: VerboseOption = False, options: ChangeOptions) -> None:
 
 @command(feeds)
 def once(*, verbose: VerboseOption = False, options: ChangeOptions) -> None:
-    """Poll every account once, due or not. Exit with 1 if no account could be polled."""
+    """Poll each account once, except suspended ones. Exit with status 1 if all polls failed."""
     configure_logging(verbose=verbose)
     if options.dry_run:
         options.preview(options.run(Feeds.pollable_accounts))
@@ -175,7 +173,7 @@ def once(*, verbose: VerboseOption = False, options: ChangeOptions) -> None:
 
 @command(feeds)
 def poll(account: AccountArgument, *, options: ChangeOptions) -> None:
-    """Poll one account now, even if it is suspended. Exit with 1 if that fails."""
+    """Poll one account now, even if it is suspended. Exit with status 1 if the poll failed."""
     configure_logging()
     if options.dry_run:
         found = options.run(partial(Feeds.account, name=account))
@@ -192,10 +190,10 @@ def backfill(
     account: AccountArgument,
     *,
     since: SinceOption,
-    no_wait: Annotated[bool, Option("--no-wait", help="Let the next polls do the work.")] = False,
+    no_wait: Annotated[bool, Option("--no-wait", help="Leave the reading to the next polls.")] = False,
     options: ChangeOptions,
 ) -> None:
-    """Read an account back to a given time and store missing items."""
+    """Read an account's feed back to a given time, and store missing items."""
     configure_logging()
     start = past_time(since, system_clock())
     work = partial(Feeds.backfill, name=account, since=start, wait=not no_wait, dry_run=options.dry_run)
@@ -210,17 +208,17 @@ def audit(
     account: OptionalAccount = None,
     *,
     all_accounts: Annotated[bool, Option("--all", help="Audit every account.")] = False,
-    history: Annotated[bool, Option("--history", help="Store items from before the first poll too.")] = False,
-    remove: Annotated[bool, Option("--remove", help="Remove items that were deleted at the source.")] = False,
+    history: Annotated[bool, Option("--history", help="Also store items too old for polls.")] = False,
+    remove: Annotated[bool, Option("--remove", help="Remove items that were deleted on Bluesky.")] = False,
     options: ChangeOptions,
 ) -> None:
-    """Compare the stored items with the account's own records and store missing ones.
+    """Compare the stored items with all posts of an account, and store missing ones.
 
-    This finds back-dated posts, which polls cannot find. Exit with 1 if an account could not be read.
+    An audit finds back-dated posts, which polls cannot find. Exit with status 1 if an account is unreadable.
     """
     configure_logging()
     if all_accounts == (account is not None):
-        raise CommandError("name an account or use --all")
+        raise CommandError("give either an account or --all")
 
     async def work(feeds: Feeds) -> list[AccountAudit]:
         audits: list[AccountAudit] = []
@@ -241,10 +239,10 @@ def audit(
 @command(feeds)
 def status(
     *,
-    check: Annotated[bool, Option("--check", help="Exit with 1 if there is an alarm.")] = False,
+    check: Annotated[bool, Option("--check", help="Exit with status 1 if there is an alarm.")] = False,
     options: FeedOptions,
 ) -> None:
-    """Show the health of all accounts."""
+    """Show counts over all accounts, the failing accounts and the alarms."""
     found = options.run(Feeds.status)
     options.print(found, render.status(found))
     if check and found.summary.alarms:
@@ -256,15 +254,15 @@ def list_accounts(
     *,
     status: Annotated[AccountStatus | None, Option(help="List only accounts with this status.")] = None,
     without_watermark: Annotated[
-        bool, Option("--without-watermark", help="List only accounts without stored items.")
+        bool, Option("--without-watermark", help="List only accounts with no item read yet.")
     ] = False,
     polled_before: Annotated[
         str | None,
-        Option(metavar="TIME", help="List only accounts last polled before this (1h, 2026-11-01)."),
+        Option(metavar="TIME", help="List only accounts not polled since this time (1h, 2026-11-01)."),
     ] = None,
     options: FeedOptions,
 ) -> None:
-    """List accounts, starting with the least recently polled."""
+    """List accounts, least recently polled first."""
     before = None if polled_before is None else past_time(polled_before, system_clock())
     work = partial(Feeds.accounts, status=status, without_watermark=without_watermark, polled_before=before)
     accounts = options.run(work)
@@ -286,15 +284,15 @@ def items(
     account: OptionalAccount = None,
     *,
     since: Annotated[
-        str | None, Option(metavar="TIME", help=f"{SINCE_HELP} Default: 24h, or all with --before.")
+        str | None, Option(metavar="TIME", help=f"{SINCE_HELP} Default: 24h, or no limit with --before.")
     ] = None,
-    before: Annotated[str | None, Option(metavar="TIME", help="List only older items.")] = None,
-    kind: Annotated[ItemKind | None, Option(help="List only this kind.")] = None,
+    before: Annotated[str | None, Option(metavar="TIME", help="List only items before this time.")] = None,
+    kind: Annotated[ItemKind | None, Option(help="List only items of this kind.")] = None,
     with_links: Annotated[bool, Option("--with-links", help="List only items with links.")] = False,
     limit: LimitOption = 50,
     options: FeedOptions,
 ) -> None:
-    """List recent items of all accounts or of one, newest first."""
+    """List recent items (posts, replies, quotes and reposts) of all accounts or one, newest first."""
     start = since or ("24h" if before is None else None)
     first = 0 if start is None else past_time(start, system_clock())
     last = None if before is None else past_time(before, system_clock())
@@ -309,17 +307,17 @@ def items(
     if options.json:
         return
     if not page.items:
-        print_message(f"No items{f' since {start}' if start else ''}{f' before {before}' if before else ''}.")
+        print_message("No items found. Use an earlier --since, or other filters.")
     elif page.next_position is not None:
         oldest = iso(page.items[-1].item.time)
-        print_message(f"Showing {len(page.items)}; use --limit for more, or --before {oldest}.")
+        print_message(f"Showing {len(page.items)} items. For more, use --limit, or --before {oldest}.")
 
 
 @command(feeds)
 def links(*, since: SinceOption = "24h", limit: LimitOption = 20, options: FeedOptions) -> None:
-    """List the links that the most accounts shared, and who shared them."""
+    """List the links that the most accounts shared, with those accounts."""
     start = past_time(since, system_clock())
     ranking = options.run(partial(Feeds.links, since=start, limit=limit))
     options.print({"links": ranking.links}, (line for each in ranking.links for line in render.link(each)))
     if not ranking.links and not options.json:
-        print_message(f"No links since {since}.")
+        print_message("No links found. Use an earlier --since.")

@@ -1,4 +1,4 @@
-"""The display of running polls: live in a terminal, plain lines in files, JSON events for programs."""
+"""Shows running polls: a live display in a terminal, plain lines in a file, or JSON events for programs."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from . import render
 REFRESH_SECONDS = 1.0
 SLOW_CYCLE_SECONDS = 30.0
 SLOW_ACCOUNT_SECONDS = 0.1
-"""A cycle is slow if it takes longer than this for each account, and longer than `SLOW_CYCLE_SECONDS`."""
-STOPPING = ("releasing accounts", "Leased accounts are polled again within a minute.")
-"""The messages at the first and at the second signal to stop."""
+"""A cycle over all accounts is slow if it exceeds this time per account, and `SLOW_CYCLE_SECONDS`."""
+STOPPING = ("releasing accounts", "Accounts that were being polled stay leased for up to a minute.")
+"""The messages that are printed at the first and at the second stop signal."""
 _COLOURS = {"[INITIAL]": "cyan", "[POLL]": "green", "[SKIP]": "yellow", "[ERROR]": "red"}
 
 
 async def run(feeds: Feeds, *, json: bool) -> None:
-    """Poll until a signal stops the process, and show the polls."""
+    """Poll accounts, and report each poll, until a signal stops the process."""
     log = PollLog(feeds.rate_limiter, json=json)
     source = await feeds.source()
     log.message(f"Polling {source.name} into {feeds.store.storage.name}. Press Ctrl+C to stop.")
@@ -46,19 +46,19 @@ async def run(feeds: Feeds, *, json: bool) -> None:
 
 
 async def run_once(feeds: Feeds, *, json: bool) -> bool:
-    """Poll every account once. Return False if all polls failed, or a signal stopped the cycle."""
+    """Poll each account once. Return False if all polls failed or a signal stopped the process."""
     log = PollLog(feeds.rate_limiter, json=json)
     await log.count_accounts(feeds)
     with log.live():
         cycle = await run_until_signal(feeds.run_once(on_outcome=log.outcome), *STOPPING)
     if log.is_slow:
-        log.message(f"warning: slow cycle, {log.seconds:.0f} s for {plural(log.accounts, 'account')}")
+        log.message(f"warning: polling was slow: {log.seconds:.0f} s for {plural(log.accounts, 'account')}")
     log.end((await feeds.status()).summary.alarms)
     return cycle is not None and (cycle.polled > 0 or not log.total)
 
 
 async def _refresh(log: PollLog, feeds: Feeds) -> None:
-    """Keep the number of accounts and the time of the next poll up to date."""
+    """Update the displayed number of accounts and time of the next poll once a second."""
     while True:
         with suppress(StorageError):  # the polls report the error
             schedule = await feeds.schedule()
@@ -71,17 +71,17 @@ def print_wait(reason: str, until: Micros) -> None:
 
 
 class PollLog:
-    """A log with a line for each poll that found something or failed, or with a JSON event for every poll.
+    """Prints a line for each poll that found new items or failed, or a JSON event for every poll.
 
-    In a terminal, the progress is shown below the lines.
+    In a terminal, a live progress display follows the lines.
     """
 
     def __init__(self, limiter: RateLimiter, *, json: bool) -> None:
         self.cycle = CycleStats()
         self.total = 0
-        """How many accounts are polled."""
+        """Number of accounts to poll."""
         self.idle_until: Micros | None = None
-        """When the next account is due."""
+        """When the next account is due. None if that is unknown."""
         self._limiter = limiter
         self._polled: set[str] = set()
         self._started = time.monotonic()
@@ -91,7 +91,7 @@ class PollLog:
             limiter.on_wait = self._print_wait
 
     def live(self) -> AbstractContextManager[object]:
-        """Show the progress in a terminal until the block ends."""
+        """Show the progress until the `with` block ends, if standard error is a terminal without JSON."""
         if self._json or not stderr.is_interactive:
             return nullcontext()
         return Live(
@@ -99,12 +99,12 @@ class PollLog:
             console=stderr,
             transient=True,
             refresh_per_second=4,
-            redirect_stdout=False,  # `_print` writes to a file, or above the display
+            redirect_stdout=False,  # `_print` writes to a file, or prints above the display
         )
 
     @property
     def accounts(self) -> int:
-        """How many different accounts were polled."""
+        """Number of different accounts that were polled so far."""
         return len(self._polled)
 
     @property
@@ -141,7 +141,7 @@ class PollLog:
             print_message(f"{'ALARM' if state == 'raised' else 'alarm cleared'}: {one_line(alarm.message)}")
 
     def end(self, alarms: Sequence[Alarm]) -> None:
-        """Print the totals of all polls, and the alarms."""
+        """Print the totals over all polls, and the current alarms."""
         if self._json:
             counts = {"requests": self._limiter.request_count, "is_slow": self.is_slow}
             print_json({"event": "end", **asdict(self.cycle), **counts, "alarms": alarms})

@@ -1,4 +1,4 @@
-"""Reports of feeds as lines of text, and outcomes of polls as JSON events."""
+"""Formats the results of the feed commands as text, and the outcomes of polls as JSON events."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ..output import key_values, one_line, plural, truncate
 ADD_ACCOUNT = "Add one with `perdure feeds add HANDLE`."
 NO_ACCOUNTS = f"No accounts yet. {ADD_ACCOUNT}"
 MAX_NAMED = 20
-"""Maximum number of accounts that a preview or a status names."""
+"""Maximum number of accounts that a dry run or the status lists."""
 MAX_SHARERS = 8
-"""Maximum number of accounts that are named for a link."""
+"""Maximum number of accounts that are listed for each link."""
 
 
 def changes(report: api_types.ChangeReport) -> Iterator[str]:
@@ -39,7 +39,7 @@ def follow_list(actor: str, report: api_types.ChangeReport, *, prune: bool) -> I
 
 
 def outcome_event(outcome: PollOutcome) -> dict[str, object]:
-    """Return the JSON event of a poll."""
+    """Return the JSON event that reports the outcome of a poll."""
     about = {"account": outcome.account.account_id, "handle": outcome.account.handle}
     next_poll_at = iso(outcome.account.next_poll_at)
     match outcome:
@@ -65,7 +65,7 @@ def outcome_event(outcome: PollOutcome) -> dict[str, object]:
 
 
 def outcome(outcome: PollOutcome, *, always: bool = False) -> Iterator[str]:
-    """Yield the lines of a poll. A poll without new items has none unless `always` is set."""
+    """Yield lines that report a poll. Most polls without new items are reported only if `always` is set."""
     handle = one_line(outcome.account.handle)
     match outcome:
         case poll.PollSucceeded():
@@ -100,7 +100,7 @@ def preview(accounts: Sequence[api_types.AccountSummary]) -> Iterator[str]:
 
 
 def _first(lines: Sequence[str]) -> Iterator[str]:
-    """Yield the first of many lines, indented, and how many more there are."""
+    """Yield the first `MAX_NAMED` lines, indented, and the number of further lines."""
     for line in lines[:MAX_NAMED]:
         yield f"  {line}"
     if len(lines) > MAX_NAMED:
@@ -138,18 +138,18 @@ def _audit_counts(
 ) -> Iterator[str]:
     yield f"{plural(found.source_records, 'record')} at the source"
     if found.missing:
-        yield f"{found.missing} missing" if dry_run else f"{found.missing} missing until now, stored"
+        yield f"{found.missing} missing" if dry_run else f"{found.missing} missing and now stored"
     elif found.source_records:
-        yield "none missing that polls should have found"
+        yield "none missing"
     if found.history:
         stored = f"{found.history_stored} of them stored" if history else "not stored (use --history)"
-        yield f"{found.history} from before the first poll, {stored}"
+        yield f"{found.history} too old for polls, {stored}"
     if found.hidden:
         yield f"{found.hidden} not shown by the feed"
     if found.removed:
         yield f"{plural(found.removed, 'stored item')} removed: deleted at the source"
     elif found.deleted:
-        why = "the source lists no record at all" if remove and not dry_run else "use --remove"
+        why = "the source returned no records" if remove and not dry_run else "use --remove"
         yield f"{plural(found.deleted, 'stored item')} deleted at the source, not removed ({why})"
     if found.invalid_records:
         yield f"{found.invalid_records} invalid"
@@ -192,7 +192,7 @@ def _fetched(posts: int, invalid: int) -> str:
 
 
 def accounts(found: Sequence[api_types.AccountSummary]) -> Iterator[str]:
-    """Yield a table with a row for each account."""
+    """Yield the lines of a table with one row per account."""
     if not found:
         return
     width = max(len(one_line(each.handle)) for each in found)
@@ -211,7 +211,7 @@ def account(found: api_types.AccountDetail) -> Iterator[str]:
     account, now = found.account, found.now
     reason = f": {one_line(account.reason)}" if account.reason else ""
     no_gaps = "none" if account.watermark is None else "none, complete"
-    stored = "nothing stored yet" if account.watermark is None else format_when(account.watermark, now)
+    stored = "no item yet" if account.watermark is None else format_when(account.watermark, now)
     empty = f"; the last {account.empty_polls} found nothing new" if account.empty_polls else ""
     posts = "unknown" if account.profile_posts is None else plural(account.profile_posts, "post")
     unseen = f", {account.unseen_posts} not found by polling" if account.unseen_posts else ""

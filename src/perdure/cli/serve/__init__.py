@@ -1,5 +1,5 @@
-"""`perdure serve`: an MCP server and its dashboard in one process.
+"""The `perdure serve` command, which runs an MCP server and its dashboard in one process.
 
-Read `command` (the options), `servers` (the sample server or the user's own), `asgi` (paths, start and stop,
-`/health`), `poller` (feeds) and `banner` (the first message).
+Modules: `command` (options), `servers` (the sample server or the user's own), `asgi` (routes, start and stop,
+`/health`), `poller` (feeds) and `banner` (the message that is printed at the start).
 """

@@ -1,7 +1,7 @@
-"""The ASGI application that `perdure serve` runs, its routing, and its start and stop.
+"""Runs `perdure serve`: starts and stops its parts, and routes requests to them.
 
-`/mcp` and the other routes of the MCP server lead to that server, `/health` to `Health`, and all other paths
-to the dashboard. Paths below `/.well-known` need no token, because clients ask there how to get one.
+Requests for `/mcp` and other routes of the MCP server go to that server, `/health` goes to `Health`, and all
+other paths go to the dashboard. Paths below `/.well-known/` need no token: they describe how to get one.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ log = logging.getLogger("perdure.serve")
 HEALTH_PATH = "/health"
 WELL_KNOWN_PATH = "/.well-known/"
 SHUTDOWN_SECONDS = 2
-"""How long open connections may last after the tasks and pages that they wait for have ended."""
+"""Seconds that open requests have to finish when the server stops. After that they are cancelled."""
 
 _REASONS: dict[type[StorageError], str] = {
     StorageFull: "the storage is full",
     StorageReadOnly: "the storage is read-only",
     StorageBusy: "the storage is locked by other processes",
-    StorageUnavailable: "the storage does not accept writes now",
+    StorageUnavailable: "the storage does not accept writes at the moment",
 }
 _STOPPING = JSONResponse({"status": "stopping"}, 503)
 _UNAUTHORIZED = JSONResponse({"error": "unauthorized"}, 401, {"WWW-Authenticate": "Bearer"})
 
 
 async def run(options: ServeOptions, hosted: HostedServer) -> None:
-    """Serve until a signal stops the process."""
+    """Serve requests until a signal stops the process."""
     recovery = "Running tasks will be recovered by another worker or at the next start."
     with options.bind() as listener:
         async with stop_signals("waiting for running tasks", recovery) as stop:
@@ -69,15 +69,15 @@ async def run(options: ServeOptions, hosted: HostedServer) -> None:
                 serving.add_done_callback(lambda _: stop.set())
                 await stop.wait()
                 has_failed = serving.done()
-                server.should_exit = True  # refuses new connections while tasks and pages end
-            await serving  # raises an error of the server only now, after everything else ended in good order
+                server.should_exit = True  # refuses new connections while the other parts stop
+            await serving  # raises an error of the HTTP server, now that the other parts have stopped
     if has_failed:
-        raise RuntimeError("the server exited unexpectedly")
+        raise RuntimeError("the HTTP server exited unexpectedly")
     print_message("Stopped. Unfinished tasks resume at the next start.")
 
 
 class HttpServer(uvicorn.Server):
-    """A uvicorn server that handles neither signals nor the lifespan of its application."""
+    """A uvicorn server that leaves signals and the lifespan of the application to its caller."""
 
     def __init__(self, app: ASGIApp) -> None:
         config = uvicorn.Config(
@@ -105,17 +105,17 @@ def _import_dashboard() -> type[Dashboard]:
 
 
 async def _make_poller(hosted: HostedServer) -> FeedPoller:
-    """Return a poller with the settings of the current directory, which are checked here."""
+    """Return a poller with the settings file in the current directory. Raise an error if it is invalid."""
     settings = read_settings_file()
     if settings.url not in (None, hosted.storage):
-        log.warning("ignoring the url of the feeds settings: accounts of the server's own storage are polled")
-    async with open_source(settings):  # sends no request
+        log.warning("ignoring `url` in the feeds settings; the server polls the accounts in its own storage")
+    async with open_source(settings):  # checks the settings, and sends no request
         return FeedPoller(settings, simulated=hosted.is_sample)
 
 
 @asynccontextmanager
 async def _start(hosted: HostedServer, options: ServeOptions) -> AsyncGenerator[ServeApp]:
-    """Run the server's lifespan, which opens the storage, then the dashboard and the poller."""
+    """Start the MCP server, which opens the storage, then the dashboard and the poller. Stop them at exit."""
     dashboard_type = _import_dashboard() if options.dashboard else None
     poller = await _make_poller(hosted) if options.feeds else None
     service, server = hosted.service, _log_exceptions(hosted.app)
@@ -150,14 +150,14 @@ async def _start(hosted: HostedServer, options: ServeOptions) -> AsyncGenerator[
 
 @dataclass
 class ServeApp:
-    """The MCP server, the dashboard and `/health` as one ASGI application."""
+    """The ASGI application that combines the MCP server, the dashboard and `/health`."""
 
     hosted: HostedServer
     storage: Storage
     server: ASGIApp
-    """The MCP server, with a check of the token if one is required."""
+    """The MCP server. It requires --token unless it authenticates clients itself or no token is set."""
     dashboard: ASGIApp
-    """The dashboard, or the MCP server if there is no dashboard."""
+    """The dashboard, or the MCP server if --no-dashboard is set."""
     health: Health
     is_stopping: bool = False
 
@@ -174,14 +174,14 @@ class ServeApp:
         if path == HEALTH_PATH:
             return self.health
         if path.startswith(WELL_KNOWN_PATH):
-            return self.hosted.app  # responds with 404 and does not require a token
+            return self.hosted.app  # responds with 404, without a check of the token
         return self.dashboard
 
 
 class Health:
-    """The ASGI application that reports at `/health` whether the storage can be read and written.
+    """The ASGI application at `/health`. It reports whether the storage can be read and written.
 
-    It requires no token and does not name the storage.
+    Responses require no token, so they do not show where the storage is.
     """
 
     def __init__(self, storage: Storage, poller: FeedPoller | None = None) -> None:
@@ -204,29 +204,29 @@ class Health:
             return JSONResponse({"status": "writes fail", "reason": reason}, 503)
         if self._poller is None:
             return JSONResponse({"status": "ok"})
-        # The status stays ok, so that a failing poller does not move the clients to another server.
+        # A failing poller is not a reason for a load balancer to move clients to another server.
         feeds = "not polled; see the server log" if self._poller.is_failing else "polled"
         return JSONResponse({"status": "ok", "feeds": feeds})
 
     async def _write_error(self) -> StorageError | None:
-        """Return why writes fail, or None.
+        """Return the error of the last failed write, or None if a later write succeeded.
 
-        While writes succeed, nothing is written here. After a failure, each request tries one write. Perhaps
-        nothing else writes: a load balancer sends no calls to a server that reports a failure.
+        After a failed write, each health request tries to write. Otherwise the error might stay forever: a
+        load balancer sends no calls, which would write, to a server that reports an error.
         """
         if self._storage.write_error is not None and not self._probe.locked():
             async with self._probe:
                 try:
                     await measure_write(self._storage, "health")
                 except StorageError as error:
-                    log.warning("writes to the storage fail: %s", error)
+                    log.warning("writes to the storage are failing: %s", error)
         return self._storage.write_error
 
 
 def _log_exceptions(app: ASGIApp) -> ASGIApp:
-    """Return an application that logs the exceptions of `app`.
+    """Return an application that calls `app` and logs its exceptions.
 
-    uvicorn is silenced: it would log these too, but also each connection that is cut when the server stops.
+    The log of uvicorn is off, because it would also report each connection that is cut when the server stops.
     """
 
     async def call(scope: Scope, receive: Receive, send: Send) -> None:
@@ -240,7 +240,7 @@ def _log_exceptions(app: ASGIApp) -> ASGIApp:
 
 
 def _require_token(app: ASGIApp, token: str) -> ASGIApp:
-    """Return an application that refuses requests without the token in `Authorization: Bearer`."""
+    """Return an application that calls `app` only if the request has the token (`Authorization: Bearer`)."""
     expected = f"bearer {token}".encode()
 
     async def check(scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,4 +1,4 @@
-"""The message at the start of the server: addresses, tools, and how to connect. It never shows the token."""
+"""The message that `perdure serve` prints at the start: addresses, tools and how to connect."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .servers import MCP_PATH, HostedServer
 SAMPLE_TOOLS = (
     ("tools", "build_report(year)   takes a minute and reports its progress"),
     ("", "sign_report(year)    asks for a name"),
-    ("", "approve_report(year) asks an operator, who answers on the dashboard"),
-    ("", "print_report(year)   fails"),
-    ("", "read_feeds()         polls feeds; recent_posts() and shared_links() return what was found"),
+    ("", "approve_report(year) asks a question that you answer on the dashboard"),
+    ("", "print_report(year)   always fails"),
+    ("", "read_feeds()         polls feeds; recent_posts() and shared_links() return the results"),
 )
-FEEDS = (("feeds", "polled from Bluesky; add accounts of this storage with: perdure feeds add HANDLE"),)
+FEEDS = (("feeds", "polled from Bluesky; add accounts to this storage with: perdure feeds add HANDLE"),)
 MAX_OTHER_TOOLS = 10
-"""Maximum number of tools that are listed as not durable."""
+"""Maximum number of non-durable tools that the message lists."""
 BANNER = """\
 {name}, served by perdure
 {facts}
@@ -56,7 +56,7 @@ def banner(
     info: StorageInfo,
     tools: Mapping[str, Durable | None],
 ) -> str:
-    """Return the message. It names the engine `storage`, not its URL, which may contain a password."""
+    """Return the message. It shows neither the token nor the storage URL, which may contain a password."""
     endpoint, has_token = address + MCP_PATH, bool(options.token)
     durability = "durable" if info.is_shared else "in memory: tasks are lost when the server stops"
     notes = ["read-only"] * options.read_only
@@ -85,7 +85,7 @@ def banner(
 
 
 def _durable_tools(tools: Mapping[str, Durable | None]) -> Iterator[tuple[str, str]]:
-    """Yield the durable tools, and the first of the others."""
+    """Yield a row with the durable tools, and one with the first `MAX_OTHER_TOOLS` other tools."""
     durable = [name for name, mark in tools.items() if mark is not None]
     others = [name for name, mark in tools.items() if mark is None]
     yield "durable", ", ".join(durable) or "none; write @tasks.durable below @server.tool()"
@@ -99,7 +99,7 @@ def _desktop(name: str, endpoint: str, *, has_token: bool) -> str:
     if not is_loopback(urlsplit(endpoint).hostname or ""):
         arguments.append("--allow-http")
     entry: dict[str, object] = {"command": "npx", "args": arguments}
-    if has_token:  # mcp-remote loses a space after the colon on Windows
+    if has_token:  # without a space after the colon, because mcp-remote loses it on Windows
         arguments += ["--header", "Authorization:${AUTHORIZATION}"]
         entry["env"] = {"AUTHORIZATION": "Bearer <the token>"}
     return json.dumps({"mcpServers": {name: entry}})

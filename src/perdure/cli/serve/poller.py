@@ -1,4 +1,4 @@
-"""Polling of feeds on the server's storage, for `perdure serve --feeds`. Failures never stop the server."""
+"""Polls feeds for `perdure serve --feeds`. A failure of the poller never stops the server."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from ..signals import run_in_background
 log = logging.getLogger("perdure.feeds")
 
 MIN_RESTART_SECONDS, MAX_RESTART_SECONDS = 60.0, 3600.0
-"""The time before a failed poller restarts. It doubles after each failure, because sources limit logins."""
+"""Seconds before a failed poller restarts. They double after each failure, because sources limit logins."""
 
 
 @dataclass
 class FeedPoller:
-    """A poller that runs as long as the server, and restarts after failures."""
+    """Polls the accounts in the server's storage, and starts again after a failure."""
 
     settings: FeedSettings
     simulated: bool
-    """Whether to poll the accounts of the sample feeds too, which do not exist on Bluesky."""
+    """Whether to poll simulated accounts too, which do not exist on Bluesky."""
     is_failing: bool = False
-    """Whether the poller has failed and has polled no account since."""
+    """Whether the poller has failed and has not polled any account since then."""
 
     def running(self, storage: Storage) -> AbstractAsyncContextManager[object]:
-        """Poll until the block ends, then release the accounts. The storage must still be open."""
+        """Poll until the `async with` block ends, then release the accounts. Close `storage` after that."""
         return run_in_background(self._poll_forever(FeedStore(storage)))
 
     async def _poll_forever(self, store: FeedStore) -> None:
         delay = MIN_RESTART_SECONDS
         while True:
             started = time.monotonic()
-            reason = "the poller failed"
+            reason = "an unexpected error, logged above"
             try:
                 async with open_source(self.settings) as opened:
                     source = with_simulated(opened) if self.simulated else opened
@@ -50,12 +50,12 @@ class FeedPoller:
                     await Feeds(store, self.settings, source=source).run(on_outcome=self._log)
             except PerdureError as error:
                 reason = error_message(error)
-            except Exception:  # a defect of the poller must not stop the server
-                log.exception("the poller raised an exception")
+            except Exception:  # a bug in the poller must not stop the server
+                log.exception("the feed poller raised an exception")
             self.is_failing = True
             if time.monotonic() - started > MAX_RESTART_SECONDS:
                 delay = MIN_RESTART_SECONDS
-            log.error("feeds are not polled: %s; the next attempt is in %.0f s", reason, delay)
+            log.error("feeds are not polled: %s; trying again in %.0f s", reason, delay)
             await anyio.sleep(delay)
             delay = min(2 * delay, MAX_RESTART_SECONDS)
 

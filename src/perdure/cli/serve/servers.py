@@ -1,4 +1,4 @@
-"""The MCP server to serve: the sample server, or a server of the user."""
+"""Loads the MCP server to serve: the sample server or the user's own server."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ if TYPE_CHECKING:
     from fastmcp import FastMCP
 
 AllowedHosts: TypeAlias = tuple[str, ...] | None
-"""Host names that requests may use, or None for any."""
+"""The host names that requests may use, or None if any name is allowed."""
 
 MCP_PATH = "/mcp"
 TOKEN_OWNER = Owner.client("perdure serve", "token")
-"""The owner of all tasks of the sample server if it has a token: its clients can list each other's tasks."""
+"""Owns all tasks of a sample server that has a token, so that its clients can list each other's tasks."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostedServer:
-    """An MCP server as an ASGI application, with its tasks."""
+    """An MCP server, its ASGI application and the service that runs its tasks."""
 
     name: str
     app: Starlette
     service: Service
     authenticates_clients: bool = True
-    """Whether the app performs the authentication that its server declares. A low-level server leaves that to
-    the user's own transport, which is not used here.
+    """Whether `app` performs the authentication that the server declares. False for a low-level server, which
+    leaves authentication to a transport of the user. `perdure serve` does not use that transport.
     """
     storage: str | None = None
-    """The URL of the sample server's storage. None for the user's own server."""
+    """The storage URL of the sample server. None for the user's own server."""
 
     @property
     def is_sample(self) -> bool:
@@ -56,7 +56,7 @@ class HostedServer:
 
 
 def sample_server(url: str, options: ServeOptions, *, simulated: bool) -> HostedServer:
-    """Return a server with sample tools on this storage."""
+    """Return the sample server, which keeps its tasks in the storage `url`."""
     tasks = Tasks(url, runtime=DEMO_CONFIG, identify=(lambda _: TOKEN_OWNER) if options.token else None)
     feeds = simulated_feeds() if simulated else SampleFeeds(settings=read_settings_file())
     server = make_server(tasks, feeds)
@@ -64,14 +64,14 @@ def sample_server(url: str, options: ServeOptions, *, simulated: bool) -> Hosted
 
 
 def load_server(name: str, allowed_hosts: AllowedHosts) -> HostedServer:
-    """Import the user's own server."""
+    """Import the user's own server from a name such as `module:server`."""
     found = load(name, "server")
     if isinstance(found, MCPServer):
         return _host(cast("MCPServer[Any]", found), name, ATTACH_TO_MCPSERVER, allowed_hosts)
     if isinstance(found, Server):
         hosted = _host(cast("Server[Any]", found), name, ATTACH_TO_LOW_LEVEL, allowed_hosts)
         return replace(hosted, authenticates_clients=False)
-    if "fastmcp" in sys.modules:  # otherwise the object is not from FastMCP, which may not be installed
+    if "fastmcp" in sys.modules:  # always true for a FastMCP server; FastMCP may not be installed
         from fastmcp import FastMCP  # noqa: PLC0415
 
         if isinstance(found, FastMCP):
@@ -80,7 +80,7 @@ def load_server(name: str, allowed_hosts: AllowedHosts) -> HostedServer:
         hint = f"run it with: perdure worker {name}"
         raise CommandError(f"{name} is a perdure.runtime.App, which has no tools; {hint}")
     if isinstance(found, Tasks):
-        raise CommandError(f"{name} is a Tasks object; name its server instead")
+        raise CommandError(f"{name} is a Tasks object; give the name of its server instead")
     raise CommandError(f"{name} is a {type(found).__name__}, not an MCPServer, Server or FastMCP")
 
 
@@ -93,10 +93,10 @@ def _host(
 
 
 def _security(allowed_hosts: AllowedHosts) -> TransportSecuritySettings:
-    """Return settings that allow these host names with and without a port.
+    """Return settings that allow these host names, with or without a port.
 
-    By default, the SDK allows names with a port only, and any name on loopback addresses other than 127.0.0.1
-    and ::1.
+    By default, the SDK would allow the names only with a port, and would allow any name on loopback addresses
+    other than 127.0.0.1 and ::1.
     """
     if allowed_hosts is None:
         return TransportSecuritySettings(enable_dns_rebinding_protection=False)
@@ -106,7 +106,7 @@ def _security(allowed_hosts: AllowedHosts) -> TransportSecuritySettings:
 
 
 def _origins(hosts: Iterable[str]) -> list[str]:
-    # The scheme can be https, because a proxy may terminate TLS.
+    # A proxy may terminate TLS, so browsers can also send https origins.
     return [f"{scheme}://{each}" for each in hosts for scheme in ("http", "https")]
 
 
@@ -125,7 +125,7 @@ def _host_fastmcp(server: FastMCP[Any], name: str, allowed_hosts: AllowedHosts) 
 
 
 def _find_service(middleware: Sequence[object], name: str, advice: str) -> Service:
-    """Return the service of the Tasks object that is attached to a server as middleware."""
+    """Return the service of the `Tasks` object in `middleware`. Raise CommandError if there is none."""
     for each in middleware:
         if isinstance(each, Middleware):
             if not each.service.serves_methods:

@@ -1,1 +1,1 @@
-"""`perdure tasks ...`: the tasks of all owners, for the operators of servers."""
+"""The `perdure tasks ...` commands, which let operators see and manage the tasks of all owners."""

@@ -29,7 +29,7 @@ tasks = typer.Typer(name="tasks", no_args_is_help=True, help="Show and manage th
 
 
 def _complete_id(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Return ids and descriptions of the newest tasks, for shell completion."""
+    """Complete a task id in the shell: return the ids of recent tasks, each with a description."""
     try:
         page = TaskOptions(url=context.params.get("url")).run(lambda operator: operator.tasks(limit=100))
     except (PerdureError, CommandError):
@@ -42,18 +42,18 @@ def _complete_id(context: typer.Context, incomplete: str) -> list[tuple[str, str
 
 
 TASK_HELP = "Task id, or at least its first 6 characters."
-WATCH_HELP = "Task to watch. Default: the newest tasks."
+WATCH_HELP = "Id of the task to watch, as for `show`. Default: the newest tasks."
 TaskArgument = Annotated[str, Argument(metavar="ID", help=TASK_HELP, autocompletion=_complete_id)]
 OptionalTask = Annotated[str | None, Argument(metavar="ID", help=WATCH_HELP, autocompletion=_complete_id)]
-StatusOption = Annotated[list[Status] | None, Option(help="Show only this status. Repeatable.")]
-NameOption = Annotated[str | None, Option(help="Show only this tool, function or method.")]
+StatusOption = Annotated[list[Status] | None, Option(help="Show only tasks with this status. Repeatable.")]
+NameOption = Annotated[str | None, Option(help="Show only tasks of this tool, function or method.")]
 LimitOption = Annotated[int, Option(min=1, max=200, help="Maximum number of results.")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskOptions(CommonOptions):
     def run(self, work: Callable[[Operator], Awaitable[T]]) -> T:
-        """Run `work` with an `Operator` of the storage. Replace errors that are worded for clients."""
+        """Return the result of `work`, and reword errors whose messages address clients, not operators."""
         try:
             return anyio.run(_run, self.existing_storage(), work)
         except NotFound as error:
@@ -79,7 +79,7 @@ def list_tasks(
 ) -> None:
     """List the newest tasks of all owners.
 
-    Owners are shown as hashes; ids are complete if the output is not a terminal.
+    Owners are shown as hashes. Ids are shortened in a terminal, and complete in a file or pipe.
     """
     page = options.run(lambda operator: operator.tasks(statuses=status, name=name, after=after, limit=limit))
     if options.json:
@@ -95,7 +95,7 @@ def list_tasks(
     for task_id in page.corrupt:
         print_message(f"Task {task_id} is damaged; check the storage with `perdure doctor`.")
     if page.next_cursor is not None:
-        print_message(f"More tasks: --after {page.next_cursor}")
+        print_message(f"For more tasks, use --after {page.next_cursor}")
 
 
 @command(tasks)
@@ -114,7 +114,7 @@ def watch(
     limit: LimitOption = 20,
     options: TaskOptions,
 ) -> None:
-    """Watch the newest tasks until Ctrl+C, or one task until it finishes. Exit with 1 unless it completed."""
+    """Watch the newest tasks, or one task until it ends. Exit with status 1 unless that task completed."""
 
     async def work(operator: Operator) -> Status | None:
         if task is None:
@@ -129,14 +129,14 @@ def watch(
         return last and last.page.tasks[0].status
 
     try:
-        if options.run(work) is not Status.COMPLETED:  # the newest tasks are watched forever
+        if options.run(work) is not Status.COMPLETED:  # returns only if a single task is watched
             raise typer.Exit(1)
     except KeyboardInterrupt:
         return
 
 
 async def _watch_task(operator: Operator, task: TaskSummary) -> AsyncGenerator[TaskChanges]:
-    """Yield each version of a task as a page with one task."""
+    """Yield each version of a task as a change of a page that contains only this task."""
     async with aclosing(operator.watch_task(task.locator, task.task_id)) as versions:
         async for detail in versions:
             page = TaskSummaryPage(tasks=(detail.summary,))
@@ -146,10 +146,10 @@ async def _watch_task(operator: Operator, task: TaskSummary) -> AsyncGenerator[T
 @command(tasks)
 def stats(
     *,
-    window: Annotated[str, Option(metavar="TIME", help="Length of the window: 30m, 1h, 7d.")] = "1h",
+    window: Annotated[str, Option(metavar="TIME", help="Period of the throughput: 30m, 1h, 7d.")] = "1h",
     options: TaskOptions,
 ) -> None:
-    """Show task counts, workers, the oldest queued task and throughput."""
+    """Show task counts, workers, the oldest queued task, and the throughput."""
     now = system_clock()
     length = max(SECOND, now - past_time(window, now))
     found = options.run(lambda operator: operator.stats(length, buckets=60))
@@ -158,7 +158,7 @@ def stats(
 
 @command(tasks)
 def cancel(task: TaskArgument, *, options: TaskOptions) -> None:
-    """Cancel a task. A running task is stopped by its worker."""
+    """Cancel a task. If the task is running, its worker stops it."""
 
     async def work(operator: Operator) -> TaskSummary:
         found = (await operator.find(task)).summary
@@ -172,14 +172,14 @@ def cancel(task: TaskArgument, *, options: TaskOptions) -> None:
 @command(tasks)
 def answer(
     task: TaskArgument,
-    fields: Annotated[list[str] | None, Argument(metavar="NAME=VALUE", help="Fields of the form.")] = None,
+    fields: Annotated[list[str] | None, Argument(metavar="NAME=VALUE", help="Field of the form.")] = None,
     *,
     key: Annotated[str | None, Option(help="Key of the question, if several are open.")] = None,
-    value: Annotated[str | None, Option(metavar="JSON", help="All form fields or a complete result.")] = None,
+    value: Annotated[str | None, Option(metavar="JSON", help="The complete answer as JSON.")] = None,
     decline: Annotated[bool, Option("--decline", help="Decline to answer.")] = False,
     options: TaskOptions,
 ) -> None:
-    """Answer a question of a task. Without an answer, prompt for each field."""
+    """Answer a question that a task asks. Without NAME=VALUE, --value and --decline, prompt for it."""
     if bool(fields) + (value is not None) + decline > 1:
         raise typer.BadParameter("use only one of NAME=VALUE, --value and --decline")
     detail = options.run(lambda operator: operator.find(task))
@@ -199,12 +199,12 @@ def answer(
 def purge(
     *,
     older_than: Annotated[
-        str | None, Option(metavar="TIME", help="Also delete tasks finished before this (7d, 2026-11-01).")
+        str | None, Option(metavar="TIME", help="Also delete tasks finished before TIME (7d, 2026-11-01).")
     ] = None,
     dry_run: DryRunOption = False,
     options: TaskOptions,
 ) -> None:
-    """Delete expired tasks. Servers and workers do this every minute."""
+    """Delete expired tasks. Running servers and workers also do this once a minute."""
     time = None if older_than is None else past_time(older_than, system_clock())
     report = options.run(lambda operator: operator.purge(finished_before=time, dry_run=dry_run))
     counts = [plural(report.expired, "expired task")]

@@ -1,4 +1,4 @@
-"""Answers from the command line, or from prompts in a terminal."""
+"""Builds the answer to a task's question from command-line arguments, or from prompts in a terminal."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def choose_question(detail: TaskDetail, key: str | None) -> Question:
     if len(found) == 1:
         return found[0]
     keys = _joined(question.key for question in detail.questions)
-    raise CommandError(f"choose an open question with --key: {keys}")
+    raise CommandError(f"choose one of the open questions with --key: {keys}")
 
 
 def build_answer(
     question: Question, *, value: str | None = None, fields: Sequence[str] = (), decline: bool = False
 ) -> Json:
-    """Return the answer as a result of the kind that the question needs. If none is given, prompt for it."""
+    """Return the answer as the MCP result that the question expects. Prompt for it if none is given."""
     is_given = value is not None or bool(fields)
     if decline:
         return {"action": "decline"}
@@ -33,7 +33,7 @@ def build_answer(
         raise CommandError("no answer given; use NAME=VALUE, --value JSON or --decline")
     if question.kind is not InputKind.ELICITATION:
         if value is None:
-            raise CommandError(f"{question.kind} is not a form; give the complete result with --value JSON")
+            raise CommandError(f"{question.kind} has no form; give the complete result with --value JSON")
         return _parse_value(value)
     if not is_given:
         return _prompt_answer(question)
@@ -58,12 +58,12 @@ def _parse_value(text: str) -> Json:
 
 
 def _parse_fields(question: Question, fields: Sequence[str]) -> dict[str, Json]:
-    """Return the values of NAME=VALUE arguments. A field with several choices has several arguments."""
+    """Return the values of NAME=VALUE arguments. A list field can have several arguments."""
     texts: dict[str, list[str]] = {}
     for field in fields:
         name, equals, text = field.partition("=")
         if not (name and equals):
-            raise CommandError(f"invalid field {field!r}; use name=value")
+            raise CommandError(f"invalid field {field!r}; use NAME=VALUE")
         texts.setdefault(name, []).append(text)
     known = {field.name: field for field in form_fields(question.schema)}
     return {
@@ -75,14 +75,14 @@ def _parse_fields(question: Question, fields: Sequence[str]) -> dict[str, Json]:
 def _parse_field(field: FormField, texts: Sequence[str]) -> Json:
     name = one_line(field.name)
     if len(texts) > 1 and field.control != "multiselect":
-        raise CommandError(f"{name} is given {len(texts)} times")
+        raise CommandError(f"{name} is given {len(texts)} times; give it only once")
     if field.control in ("text", "textarea"):
         return texts[0]
     try:
         value = parse_field(field, texts)
     except ValueError as error:
         raise CommandError(f"{name} {error}") from error
-    if value is None or not any(texts):  # in a browser, no text is an unchecked box; here, nothing was typed
+    if value is None or not any(texts):  # no text is an unchecked box only in a browser
         raise CommandError(f"{name} is required")
     return value
 
@@ -99,7 +99,7 @@ def _prompt_answer(question: Question) -> Json:
 
 
 def _prompt_field(field: FormField) -> Json:
-    """Prompt until the value is valid. Return None if the field is optional and nothing was typed."""
+    """Prompt until the value is valid. Empty input selects the default, or None for an optional field."""
     while True:
         text: str = typer.prompt(_label(field), default="", show_default=False, err=True)
         if not text and (field.default is not None or not field.is_required):

@@ -1,4 +1,4 @@
-"""Tasks as text, tables and JSON events."""
+"""Formats tasks as text, tables and JSON events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..output import escape_control, key_values, one_line, plural, print_json, p
 BARS = " ▁▂▃▄▅▆▇█"
 STATUS_WIDTH = len("input required")
 ID_WIDTH = 12
-"""Number of characters of an id in a table. They are enough to find the task."""
+"""Number of characters of each id in a table. Commands accept ids that are shortened like this."""
 _COLOURS = {
     "queued": "dim",
     "working": "cyan",
@@ -36,7 +36,7 @@ _COLOURS = {
 
 
 def task_line(task: TaskSummary) -> str:
-    """Return a task as a line that starts with its complete id, for programs that parse lines."""
+    """Return a line about a task. It starts with the complete id, for programs that read the output."""
     parts = (
         task.task_id,
         f"{task.display_status:<{STATUS_WIDTH}}",
@@ -91,7 +91,7 @@ def _progress(task: TaskSummary) -> RenderableType:
 
 @contextmanager
 def task_display(clock: Callable[[], Micros], *, json: bool) -> Generator[Callable[[TaskChanges], None]]:
-    """Yield a function that shows changes as JSON events, in a live table on a terminal, or as lines."""
+    """Yield a function that shows changes: as JSON events, in a live table in a terminal, or as lines."""
     if json or not stdout.is_interactive:
         yield lambda changes: _print_changes(changes, clock(), json=json)
         return
