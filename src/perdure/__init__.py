@@ -1,4 +1,4 @@
-"""Long-running work of MCP servers that survives restarts, on the database you already run."""
+"""Durable tasks for MCP servers: long-running tool calls that survive restarts, stored in your database."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ _HOMES = {"Task": ".runtime", "Tasks": ".mcp"}
 
 
 def __getattr__(name: str) -> object:
-    """Import what is asked for when it is asked for: a worker or a storage needs no server."""
+    """Import `Task` or `Tasks` on first use. `import perdure.storage` then does not load the MCP SDK."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name], __name__), name)

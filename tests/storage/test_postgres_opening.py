@@ -113,7 +113,7 @@ async def test_a_database_in_another_encoding_is_refused() -> None:
     name = f"latin_{uuid4().hex}"
     async with session(servers.postgres().url) as db:
         await db.execute(f"CREATE DATABASE {name} ENCODING 'LATIN1' TEMPLATE template0")
-    with pytest.raises(CannotOpen, match="encoded in LATIN1; use a database whose encoding is UTF8"):
+    with pytest.raises(CannotOpen, match="is LATIN1; use a database whose encoding is UTF8"):
         await open_storage(servers.postgres().url.replace("/postgres", f"/{name}"))
 
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
         ("schema=", "1 to 63 bytes"),
         ("schema=" + "x" * 64, "1 to 63 bytes"),
         ("schema=%C3%A9" + "x" * 62, "1 to 63 bytes"),
-        ("schema=a%00b", "no NUL"),
+        ("schema=a%00b", "must not contain NUL"),
         ("schema=$user", "is reserved by PostgreSQL"),
         ("schema=pg_temp", "is reserved by PostgreSQL"),
         ("schema=%FF", "NAME=VALUE"),
@@ -44,7 +44,7 @@ async def test_an_invalid_option_is_reported(options: str, complaint: str) -> No
     "url", ["postgresql:db", "postgresql:/db", "postgresql://u:secret@h/d#f", "postgres://[::1/db"]
 )
 async def test_a_url_without_a_server_is_reported(url: str) -> None:
-    with pytest.raises(CannotOpen, match="the URL names no server") as caught:
+    with pytest.raises(CannotOpen, match="the URL is not valid") as caught:
         await open_storage(url)
     assert "secret" not in str(caught.value)
 
@@ -68,7 +68,7 @@ async def test_a_url_without_a_server_is_reported(url: str) -> None:
     ],
 )
 async def test_a_password_with_unencoded_characters_is_not_shown(rest: str) -> None:
-    with pytest.raises(CannotOpen, match="the URL names no server") as caught:
+    with pytest.raises(CannotOpen, match="the URL is not valid") as caught:
         await open_storage(f"postgresql://{rest}")
     told = "".join(format_exception(caught.value, limit=0))
     assert "s3cr3t" not in told
@@ -77,7 +77,7 @@ async def test_a_password_with_unencoded_characters_is_not_shown(rest: str) -> N
 
 @pytest.mark.parametrize("hosts", ["a,", ",a", "a,,b"])
 async def test_an_empty_host_among_others_is_reported(hosts: str) -> None:
-    with pytest.raises(CannotOpen, match="the URL names no server"):
+    with pytest.raises(CannotOpen, match="the URL is not valid"):
         await open_storage(f"postgresql://{hosts}/db")
 
 
@@ -105,5 +105,5 @@ async def test_the_servers_own_settings_may_be_given() -> None:
 
 @pytest.mark.parametrize("option", ["sslmode=what", "stray"])
 async def test_an_option_that_the_driver_rejects_is_reported(option: str) -> None:
-    with pytest.raises(CannotOpen, match="check the driver's options"):
+    with pytest.raises(CannotOpen, match="check the options for asyncpg"):
         await open_storage(f"{servers.postgres().url}?{option}")

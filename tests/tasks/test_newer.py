@@ -69,7 +69,7 @@ def test_an_unknown_value_of_an_enumeration_is_newer(place: str, value: str) -> 
         read(msgspec.json.encode(body).decode())
     assert (caught.value.key, caught.value.reason) == (
         FULL.task_id,
-        f"this version does not know the value {value!r} of {place}",
+        f"this version of perdure does not know the value {value!r} of {place}",
     )
 
 

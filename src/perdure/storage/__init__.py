@@ -1,6 +1,6 @@
-"""Durable records: one contract of seven verbs, and the engines that implement it.
+"""Storage of durable records. Every engine implements the same contract of seven methods, called verbs.
 
-Read `record` (the types), then `contract` (the promises), then an engine: `memory` is the simplest.
+To read the code, start with `record` (types), `contract` (promises) and `memory` (the simplest engine).
 """
 
 from .contract import Engine, MaintenanceReport, StorageInfo

@@ -1,7 +1,7 @@
-"""Batches: calls that arrive while another is in flight share the next round trip.
+"""Combine concurrent requests into batches, so that the requests in a batch share one round trip.
 
-A call starts at the end of the event loop's current iteration, so no call waits for others to join it; under
-load, batches grow by themselves. Each caller gets its own response or its own error.
+No request is delayed to fill a batch: a batch starts in the next iteration of the event loop. Under load,
+requests queue up behind the batches in flight, so batches grow. Each caller gets its own response or error.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ E = TypeVar("E", bound=Exception)
 
 
 class Batcher(Generic[Request, Response]):
-    """A queue of requests that are passed to `run_batch` in batches. It belongs to one event loop.
+    """Collects requests and passes them to `run_batch` in batches. Use it in one event loop only.
 
-    `run_batch` returns, for each request and in order, the response or the exception to raise. If `run_batch`
-    itself raises, all requests of the batch fail with that error. At most `max_concurrent` batches are in
-    flight. A batch has at most `max_items` requests and a total weight of at most `max_weight`, unless it is
-    a single request that exceeds it.
+    `run_batch` returns a response, or an exception to raise, for each request, in order. If `run_batch`
+    itself raises, every request in the batch fails with that error. At most `max_concurrent` batches are in
+    flight. A batch contains at most `max_items` requests with a total weight of at most `max_weight`. A
+    request that is heavier than `max_weight` is sent alone.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Batcher(Generic[Request, Response]):
         self._closed = False
 
     async def submit(self, request: Request) -> Response:
-        """Send a request and return its response. It is sent even if the caller is cancelled."""
+        """Send a request and return its response. The request is sent even if the caller is cancelled."""
         if self._closed:
             raise StorageClosed("this storage is closed")
         loop = asyncio.get_running_loop()
@@ -60,7 +60,7 @@ class Batcher(Generic[Request, Response]):
         return await future
 
     async def close(self) -> None:
-        """Refuse new requests, and return when all submitted requests are finished."""
+        """Refuse new requests, and wait until all submitted requests have finished."""
         self._closed = True
         self._start_batches()
         while self._in_flight:
@@ -92,7 +92,7 @@ class Batcher(Generic[Request, Response]):
             responses = await self._run_batch([request for request, _ in batch])
             for (_, future), response in zip(batch, responses, strict=True):
                 resolve(future, response)
-        except Exception as error:  # any error, because the callers wait for it
+        except Exception as error:  # catch every error, because callers are waiting for a response
             for _, future in batch:
                 resolve(future, error if len(batch) == 1 else copy_error(error))
         except BaseException:
@@ -102,7 +102,7 @@ class Batcher(Generic[Request, Response]):
 
 
 def resolve(future: asyncio.Future[Response], response: Response | Exception) -> None:
-    """Deliver a response or an error to the caller, which may have stopped waiting."""
+    """Deliver a response or an error to the caller, unless the caller has stopped waiting."""
     if future.done():
         return
     if isinstance(response, Exception):
@@ -112,7 +112,7 @@ def resolve(future: asyncio.Future[Response], response: Response | Exception) ->
 
 
 def copy_error(error: E) -> E:
-    """Return a copy of an error, so that each of several callers raises its own, with its own traceback."""
+    """Copy an error, so that each caller can raise its own copy with its own traceback."""
     copy = error.__class__.__new__(error.__class__, *error.args)
     copy.args = error.args
     copy.__dict__.update(error.__dict__)

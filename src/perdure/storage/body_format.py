@@ -1,9 +1,9 @@
-"""The format of record bodies: JSON objects with a format number, decoded by one rule.
+"""Encode and decode record bodies, which are JSON objects that contain a format number.
 
-Records outlive releases. Each type of body is a struct whose tag is its format number, so that the number is
-always written and always checked. If the number is higher than this version knows, or an enumeration has an
-unknown value, a newer version wrote the body: decoding raises NewerFormat, and the record is left unchanged.
-Any other body that cannot be decoded is damaged and raises StorageCorrupt, even if it only lacks a number.
+Stored records outlive releases of perdure. Each type of body is a msgspec struct whose tag is the format
+number, so the number is always written and always checked. If the number is higher than this release
+supports, or an enumeration has an unknown value, a newer version of perdure wrote the body, and decoding
+raises NewerFormat. Any other body that cannot be decoded is damaged, and decoding raises StorageCorrupt.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from msgspec import inspect
 from .errors import NewerFormat, PerdureError, StorageCorrupt
 
 FORMAT_FIELD = "format"
-"""The JSON key of the format number. Declare a body with `tag_field=FORMAT_FIELD, tag=1`."""
+"""The JSON key of the format number. Declare the struct of a body with `tag_field=FORMAT_FIELD, tag=1`."""
 
 UNREADABLE = (msgspec.MsgspecError, PerdureError, RecursionError)
-"""The errors that decoding raises: those of msgspec, and those of the checks in `__post_init__`."""
+"""Errors that decoding can raise. PerdureError comes from checks in the `__post_init__` of a body."""
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 
 class _Unnumbered(msgspec.Struct, tag_field=FORMAT_FIELD, tag=0):
-    """A type that no body has. msgspec requires the format number only in a union of types."""
+    """A struct that no body uses. msgspec requires the format number only in a union of several structs."""
 
 
 class BodyFormat(Generic[T]):
-    """An encoder and decoder for the bodies of one type."""
+    """Encodes and decodes record bodies of one type."""
 
     def __init__(self, kind: type[T]) -> None:
         tag = kind.__struct_config__.tag
         if not isinstance(tag, int):
-            raise TypeError(f"{kind.__name__} has no format number")
+            raise TypeError(f"{kind.__name__} has no format number; declare it with an integer `tag`")
         self.number = tag
         self._type = inspect.type_info(kind)
         self._encoder = msgspec.json.Encoder(order="sorted")
@@ -45,7 +45,7 @@ class BodyFormat(Generic[T]):
         return self._encoder.encode(value).decode()
 
     def decode(self, key: str, body: str) -> T:
-        """Return the value, or raise NewerFormat or StorageCorrupt with `key` in the message."""
+        """Return the decoded body of the record `key`. Raise NewerFormat or StorageCorrupt if that fails."""
         try:
             value = self._decoder.decode(body)
         except UNREADABLE as error:
@@ -55,21 +55,21 @@ class BodyFormat(Generic[T]):
         return value
 
     def error(self, key: str, body: str, reason: str) -> NewerFormat | StorageCorrupt:
-        """Return the error for a body that cannot be decoded. `reason` is the message of the decoder."""
+        """Return the error to raise for a body that cannot be decoded. `reason` is the decoder's message."""
         number = number_of(body)
         if number is None:
-            return StorageCorrupt(f"it has no format number ({reason or 'an early version wrote it'})")
+            return StorageCorrupt(f"it has no format number ({reason or 'written by a development version'})")
         if number > self.number:
             return _newer_number(key, number, self.number)
         if number < self.number:
-            return StorageCorrupt(f"its format is {number}, which was never released")
+            return StorageCorrupt(f"its format number is {number}, which no release of perdure has used")
         for path, value in _unknown_values(msgspec.json.decode(body), self._type, ""):
-            return NewerFormat(key, f"this version does not know the value {value!r} of {path}")
+            return NewerFormat(key, f"this version of perdure does not know the value {value!r} of {path}")
         return StorageCorrupt(reason)
 
 
 def number_of(body: str) -> int | None:
-    """Return the format number of a body, or None if it has none."""
+    """Return the format number of a body, or None if the body has none or is not valid JSON."""
     try:
         plain = cast("object", msgspec.json.decode(body))
     except UNREADABLE:
@@ -79,22 +79,22 @@ def number_of(body: str) -> int | None:
 
 
 def check_number(key: str, body: str, newest: int) -> None:
-    """Raise NewerFormat if the format number of a body is higher than `newest`, without decoding the body."""
+    """Raise NewerFormat if the format number of a body is higher than `newest`. Check nothing else."""
     number = number_of(body)
     if number is not None and number > newest:
         raise _newer_number(key, number, newest)
 
 
 def _newer_number(key: str, number: int, newest: int) -> NewerFormat:
-    return NewerFormat(key, f"its format is {number}, but this version reads up to {newest}")
+    return NewerFormat(key, f"its format is {number}, but this version of perdure reads up to {newest}")
 
 
 _Part: TypeAlias = tuple[object, inspect.Type, str]
-"""A value inside another, its declared type, and its path relative to the outer value."""
+"""A nested value, its declared type, and its path relative to the value that contains it."""
 
 
 def _unknown_values(value: object, kind: inspect.Type, path: str) -> Iterator[tuple[str, str]]:
-    """Yield the strings that are not among the values of their enumeration, each with its path."""
+    """Yield the path and the value of each string that is not a known value of its enumeration."""
     if isinstance(kind, (inspect.EnumType, inspect.LiteralType)):
         known = kind.values if isinstance(kind, inspect.LiteralType) else [each.value for each in kind.cls]
         if isinstance(value, str) and value not in known:
@@ -121,7 +121,7 @@ def _parts(value: object, kind: inspect.Type) -> Iterator[_Part]:
 
 
 def _parts_of_union(value: object, types: Sequence[inspect.Type]) -> Iterator[_Part]:
-    """Yield the parts of a union. The tags of its structs are treated as an enumeration."""
+    """Yield the parts of a value whose type is a union. Treat the tags of its structs like an enumeration."""
     structs = {
         each.tag: each for each in types if isinstance(each, inspect.StructType) and each.tag is not None
     }

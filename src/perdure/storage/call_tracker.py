@@ -1,4 +1,4 @@
-"""Calls in flight, for engines whose `close` waits for them."""
+"""Count the calls in flight, so that an engine's `close` can wait for them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .errors import StorageClosed
 
 
 class CallTracker:
-    """Counts the calls in flight; each runs in a `with` block. It belongs to one event loop."""
+    """Counts the calls in flight. Run each call in a `with` block, and all calls in one event loop."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -28,6 +28,6 @@ class CallTracker:
             self._is_idle.set()
 
     async def drain(self) -> None:
-        """Refuse further calls, and wait for those in flight."""
+        """Refuse new calls, and wait until the calls in flight have finished."""
         self._closed = True
         await self._is_idle.wait()

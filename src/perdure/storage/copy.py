@@ -1,9 +1,8 @@
-"""Copy all records from one storage to another: in order, resumable, and compared byte for byte afterwards.
+"""Copy all records from one storage to another, then compare the copy with the source.
 
-A state record in the target stores the position of the copy, so that an interrupted copy can resume, and a
-target that is partly copied can be distinguished from one that contains other records. Records are read with
-`now` at the epoch, when none has expired, so that expired records are copied too. Neither storage may be
-written to meanwhile: if the source was, the comparison raises an error.
+A state record in the target stores how far the copy has progressed. With it, an interrupted copy can resume,
+while a target that contains other records is refused. All reads use `now=0`, a time at which no record has
+expired, so expired records are copied too. No process may write to either storage during a copy.
 """
 
 from __future__ import annotations
@@ -37,24 +36,24 @@ _STATE_ADDRESS = Address(COPIES, "perdure", "under-way")
 _EPOCH: Micros = 0
 PAGE_SIZE = 100
 MAX_CONCURRENT_COMMITS = 16
-"""Maximum number of commits in flight. Each is limited to one partition, and often has a single record."""
+"""Maximum number of commits in flight. They run concurrently because many of them contain only one record."""
 
 
 class CopyProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """The progress of a copy."""
+    """The progress of a copy, passed to `on_progress` after each page of records."""
 
     step: str
-    """`copied` or `compared`."""
+    """The current step: first `copied`, then `compared`."""
     space: Space
     records: int
-    """The number of records of this space that this call has copied or compared."""
+    """Number of records in this space that this call of `copy_records` has copied or compared so far."""
 
 
 ProgressCallback: TypeAlias = Callable[[CopyProgress], None]
 
 
 class _CopyState(msgspec.Struct, frozen=True, kw_only=True, tag_field=FORMAT_FIELD, tag=1):
-    """The body of the state record."""
+    """The body of the state record: the source of an unfinished copy, and the position it has reached."""
 
     source: str
     space: Space
@@ -73,10 +72,11 @@ async def copy_records(
     merge: bool = False,
     on_progress: ProgressCallback = lambda _: None,
 ) -> Mapping[Space, int]:
-    """Copy all records of these spaces, and return the number of records in each.
+    """Copy all records in these spaces, and return the number of records in each space.
 
-    `name` identifies the source: an interrupted copy with the same name is resumed. A target that contains
-    other records is refused, unless `merge` is set: then records that exist in both storages must be equal.
+    `name` identifies the source: if the target contains an unfinished copy of it, resume that copy. If the
+    target contains other records, raise TargetNotEmpty, unless `merge` is set. With `merge`, a record that
+    exists in both storages must be equal in both.
     """
     await asyncio.sleep(max(source.lag, target.lag))
     state, record = await _load_state(target, spaces, name, merge=merge)
@@ -115,14 +115,15 @@ async def _compare_space(
 async def _compare_counts(
     source: Storage, target: Storage, space: Space, records: int, *, merge: bool
 ) -> None:
-    """Check that the pages returned every record, and that the target has no others."""
+    """Check that all records of the source were read, and that the target contains no other records."""
     expected = dict(await source.counts(space, now=_EPOCH))
     actual = dict(await target.counts(space, now=_EPOCH))
     if sum(expected.values()) != records:
-        reason = f"the source reports {expected}, but {records} records were read"
-        raise CopyMismatch(space, "", "", f"{reason} (was it written to during the copy?)")
+        reason = f"the source reports {expected} records by tag, but {records} records were read"
+        raise CopyMismatch(space, "", "", f"{reason}; stop all processes that write to the source")
     if not merge and expected != actual:
-        raise CopyMismatch(space, "", "", f"the source reports {expected}, but the target reports {actual}")
+        reason = f"the source reports {expected} records by tag, but the target reports {actual}"
+        raise CopyMismatch(space, "", "", reason)
 
 
 async def _pages(source: Storage, space: Space, after: Position | None) -> AsyncIterator[list[Record]]:
@@ -132,7 +133,7 @@ async def _pages(source: Storage, space: Space, after: Position | None) -> Async
 
 
 async def _write_page(target: Storage, page: Sequence[Record]) -> None:
-    """Insert the records that are absent: some may have been written before the copy was interrupted."""
+    """Insert the records of a page. Skip records that were written before the copy was interrupted."""
     slots = asyncio.Semaphore(MAX_CONCURRENT_COMMITS)
 
     async def write(records: Sequence[Record]) -> None:
@@ -147,7 +148,7 @@ async def _write_page(target: Storage, page: Sequence[Record]) -> None:
 
 
 def _split_into_commits(page: Sequence[Record]) -> Iterator[list[Record]]:
-    """Yield the records of each commit. There are as few commits as the limits allow."""
+    """Yield groups of records that fit into one commit each."""
     partitions: defaultdict[str, list[Record]] = defaultdict(list)
     for record in page:
         partitions[record.partition].append(record)
@@ -170,12 +171,12 @@ def _split_into_commits(page: Sequence[Record]) -> Iterator[list[Record]]:
 async def _load_state(
     target: Storage, spaces: Sequence[Space], name: str, *, merge: bool
 ) -> tuple[_CopyState, Record]:
-    """Return the state of an interrupted copy, or of a new one, and the record that stores it."""
+    """Load the state of an unfinished copy, or start a new copy. Return the state and its record."""
     record = await target.get(_STATE_ADDRESS, now=_EPOCH)
     if record is not None:
         state = _decode_state(record)
         if state.source != name or state.space not in spaces:
-            raise TargetNotEmpty(f"an unfinished copy of {state.source} is in the target; resume it first")
+            raise TargetNotEmpty(f"the target contains an unfinished copy of {state.source}; finish it first")
         return state, record
     if not merge:
         for space in spaces:
@@ -193,10 +194,11 @@ def _decode_state(record: Record) -> _CopyState:
     try:
         return _format.decode(record.key, record.body)
     except StorageCorrupt as error:
-        raise StorageCorrupt(f"the stored state of an unfinished copy cannot be read: {error}") from error
+        reason = f"the stored state of an unfinished copy cannot be read: {error}"
+        raise StorageCorrupt(f"{reason}; empty the target and copy again") from error
 
 
 async def _commit_state(target: Storage, change: Change) -> None:
     """Change the state record. Raise TargetNotEmpty if another copy has changed it."""
     if not isinstance(await target.commit([change], now=_EPOCH), Committed):
-        raise TargetNotEmpty("another copy into this target is running")
+        raise TargetNotEmpty("another copy into this target is running; wait until it has finished")

@@ -1,29 +1,29 @@
-"""The errors of a storage.
+"""The errors that a storage raises.
 
     PerdureError
     └── StorageError
-        ├── InvalidArgument      the call violates the contract; nothing was sent to the engine
-        ├── CannotOpen           the storage cannot be opened; the message says what to do
-        │   ├── UnknownScheme    no engine has this URL scheme
+        ├── InvalidArgument      an argument is invalid; nothing was sent to the engine
+        ├── CannotOpen           the storage cannot be opened; the message explains what to do
+        │   ├── UnknownScheme    no engine is registered for this URL scheme
         │   ├── MissingExtra     the engine's driver is not installed
         │   ├── ForeignStorage   the file, schema or table belongs to another application
-        │   ├── MissingSchema    the tables do not exist, and this client must not create them
+        │   ├── MissingSchema    the tables do not exist or are too old; run `perdure migrate`
         │   ├── NewerSchema      a newer version of perdure wrote this storage
-        │   └── UnsafeServer     the server is configured to lose acknowledged writes
-        ├── StorageReadOnly      the engine cannot write
+        │   └── UnsafeServer     the configuration of the server can lose acknowledged writes
+        ├── StorageReadOnly      the storage is read-only, or the user may not write to it
         ├── StorageFull          there is no space left
-        ├── StorageCorrupt       stored data cannot be read
+        ├── StorageCorrupt       stored data is damaged and cannot be read
         ├── NewerFormat          a newer version of perdure wrote this record (retryable)
         ├── StorageBusy          concurrent writes blocked this call for too long (retryable)
         ├── StorageUnavailable   the server is unreachable or overloaded (retryable)
         ├── StorageFailed        any other failure of the engine; see the cause
-        │   └── OutcomeUnknown   no response to a write; it may have been applied
-        ├── TargetNotEmpty       the target of a copy already contains records
+        │   └── OutcomeUnknown   no response to a write, which may have been applied
+        ├── TargetNotEmpty       the target of a copy already contains records or another copy
         ├── CopyMismatch         a copy differs from its source
         └── StorageClosed        the storage is closed
 
-A version conflict is not an error: it is a result of `commit`. A call that raised has written nothing, except
-after StorageFailed: whether that commit was written is unknown until the records are read.
+A version conflict is not an error: it is a result of `commit`. If a commit raises an error, nothing was
+written, unless the error is StorageFailed. In that case, read the records before you write again.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from __future__ import annotations
 class PerdureError(Exception):
     """The base class of all errors that perdure raises."""
 
-    #: Whether the same call may succeed later without a change by the caller.
     retryable: bool = False
+    """Whether the same call can succeed later without changes by the caller."""
 
 
 class StorageError(PerdureError):
-    """The base class of the errors of a storage."""
+    """The base class of all storage errors."""
 
 
 class InvalidArgument(StorageError):
-    """Raised when a call violates the contract."""
+    """Raised when an argument violates the storage contract. Nothing was sent to the engine."""
 
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(f"{field}: {reason}")
@@ -50,7 +50,7 @@ class InvalidArgument(StorageError):
 
 
 class CannotOpen(StorageError):
-    """Raised when a storage cannot be opened."""
+    """Raised when a storage cannot be opened. `remedy` explains what to do."""
 
     def __init__(self, location: str, reason: str, remedy: str) -> None:
         super().__init__(f"cannot open {location}: {reason}; {remedy}")
@@ -60,11 +60,11 @@ class CannotOpen(StorageError):
 
 
 class UnknownScheme(CannotOpen):
-    """Raised when no engine has the scheme of a URL."""
+    """Raised when no engine is registered for the scheme of a URL."""
 
 
 class MissingExtra(CannotOpen):
-    """Raised when the driver of an engine is not installed."""
+    """Raised when the driver package that an engine needs is not installed."""
 
 
 class ForeignStorage(CannotOpen):
@@ -80,11 +80,11 @@ class NewerSchema(CannotOpen):
 
 
 class UnsafeServer(CannotOpen):
-    """Raised when the configuration of a server lets it lose acknowledged writes."""
+    """Raised when a server is configured in a way that can lose acknowledged writes."""
 
 
 class StorageReadOnly(StorageError):
-    """Raised when the engine cannot write."""
+    """Raised when the storage is read-only, or the user may not write to it."""
 
 
 class StorageFull(StorageError):
@@ -92,18 +92,18 @@ class StorageFull(StorageError):
 
 
 class StorageCorrupt(StorageError):
-    """Raised when stored data cannot be read."""
+    """Raised when stored data is damaged and cannot be read."""
 
 
 class NewerFormat(StorageError):
-    """Raised when a newer version of perdure wrote a record, which is left unchanged."""
+    """Raised when a record was written by a newer version of perdure. The record is left unchanged."""
 
     retryable = True
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(
             f"{key} was written by a newer version of perdure and is left unchanged: {reason}; "
-            "upgrade this process to use it"
+            "upgrade perdure in this process"
         )
         self.key = key
         self.reason = reason
@@ -122,21 +122,22 @@ class StorageUnavailable(StorageError):
 
 
 class StorageFailed(StorageError):
-    """Raised when the engine failed; its error is the cause. Read before writing again: a commit may have
-    been written.
+    """Raised when the engine fails in any other way. `__cause__` is the engine's own error.
+
+    A commit may have been written, so read the records before you write again.
     """
 
 
 class OutcomeUnknown(StorageFailed):
-    """Raised when the connection was lost, or a timeout expired, after a write was sent."""
+    """Raised when a write may have been applied: the connection was lost or timed out after it was sent."""
 
 
 class TargetNotEmpty(StorageError):
-    """Raised when the target of a copy already contains records."""
+    """Raised when the target of a copy already contains records, or when another copy into it is running."""
 
 
 class CopyMismatch(StorageError):
-    """Raised when a copy differs from its source, because one of them was written to or had other records."""
+    """Raised when a copy differs from its source, for example because a process wrote to one of them."""
 
     def __init__(
         self, space: str, partition: str, key: str, reason: str = "the copy differs from the source"
@@ -149,4 +150,4 @@ class CopyMismatch(StorageError):
 
 
 class StorageClosed(StorageError):
-    """Raised when a call is made to a closed storage, or is waiting when the storage is closed."""
+    """Raised by every call to a closed storage, and by a call that is waiting when the storage is closed."""

@@ -1,12 +1,12 @@
-"""The limits of the contract, and the checks of arguments that enforce them.
+"""The limits of the storage contract, and the argument checks that enforce them.
 
-All five engines can keep these limits: order, key, partition and space fit into a DynamoDB sort key of 1024
-bytes, PostgreSQL text cannot contain NUL, and Lua numbers are exact up to 53 bits.
+The limits are chosen so that every engine can support them: order, key, partition and space fit into a
+DynamoDB sort key of 1024 bytes, PostgreSQL cannot store NUL, and Lua (in Redis) has integers of 53 bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 
 from .errors import InvalidArgument
 from .record import Change, Delete, Guard, Position, Record, Replace, Space
@@ -26,26 +26,27 @@ MAX_INTEGER = 2**53 - 1
 
 
 def check_changes(changes: Sequence[Change]) -> None:
-    check_count("changes", len(changes), MAX_CHANGES)
+    check_length("changes", changes, MAX_CHANGES)
     total = sum(_check_change(change) for change in changes)
     if total > MAX_COMMIT_BYTES:
-        raise InvalidArgument("changes", f"have bodies of {total} bytes; a commit allows {MAX_COMMIT_BYTES}")
+        reason = f"the bodies in a commit can have at most {MAX_COMMIT_BYTES} bytes in total, not {total}"
+        raise InvalidArgument("changes", reason)
     if len(changes) == 1:
         return
     addresses = {change.address for change in changes}
     if len(addresses) < len(changes):
-        raise InvalidArgument("changes", "contain two changes to the same record; a commit allows one")
+        raise InvalidArgument("changes", "a commit can contain only one change to each record")
     if len({address.partition for address in addresses}) > 1:
-        raise InvalidArgument("changes", "must all be in one partition")
+        raise InvalidArgument("changes", "all changes in a commit must be in the same partition")
     spaces = len({address.space for address in addresses})
     if spaces > MAX_SPACES:
-        raise InvalidArgument("changes", f"use {spaces} spaces; a commit allows {MAX_SPACES}")
+        raise InvalidArgument("changes", f"a commit can use at most {MAX_SPACES} spaces, not {spaces}")
 
 
 def check_guard(guard: Guard) -> None:
     check_text("space", guard.space, MAX_SPACE_BYTES)
     check_integer("max_count", guard.max_count)
-    check_count("tags", len(guard.tags), MAX_GUARD_TAGS)
+    check_length("tags", guard.tags, MAX_GUARD_TAGS)
     for tag in guard.tags:
         check_text("tags", tag, MAX_TAG_BYTES, minimum=0)
 
@@ -64,24 +65,24 @@ def check_space(space: Space, partition: str | None) -> None:
 
 def check_position(position: Position, partition: str | None) -> None:
     if partition not in (None, position.partition):
-        raise InvalidArgument("after", "is a position in another partition")
+        raise InvalidArgument("after", f"must be a position in the partition {partition!r}")
     check_integer("after.order", position.order)
     check_text("after.key", position.key, MAX_KEY_BYTES)
     check_text("after.partition", position.partition, MAX_PARTITION_BYTES)
 
 
-def check_count(field: str, count: int, maximum: int) -> None:
-    if type(count) is not int or not 1 <= count <= maximum:
-        raise InvalidArgument(field, f"must be an integer from 1 to {maximum}, not {count!r}")
+def check_length(field: str, items: Sized, maximum: int) -> None:
+    if not 1 <= len(items) <= maximum:
+        raise InvalidArgument(field, f"must contain 1 to {maximum} items, not {len(items)}")
 
 
-def check_integer(field: str, number: int, minimum: int = 0) -> None:
-    if type(number) is not int or not minimum <= number <= MAX_INTEGER:
-        raise InvalidArgument(field, f"must be an integer from {minimum} to {MAX_INTEGER}, not {number!r}")
+def check_integer(field: str, number: int, minimum: int = 0, maximum: int = MAX_INTEGER) -> None:
+    if type(number) is not int or not minimum <= number <= maximum:
+        raise InvalidArgument(field, f"must be an integer from {minimum} to {maximum}, not {number!r}")
 
 
 def check_text(field: str, text: object, maximum: int, minimum: int = 1) -> int:
-    """Check a string, and return its size in UTF-8, in bytes."""
+    """Check a string, and return the number of bytes that it has in UTF-8."""
     if not isinstance(text, str):
         raise InvalidArgument(field, f"must be str, not {type(text).__name__}")
     try:
@@ -90,14 +91,14 @@ def check_text(field: str, text: object, maximum: int, minimum: int = 1) -> int:
         reason = "contains an unpaired surrogate, which cannot be encoded as UTF-8"
         raise InvalidArgument(field, reason) from error
     if not minimum <= size <= maximum:
-        raise InvalidArgument(field, f"must be {minimum} to {maximum} bytes, not {size}")
+        raise InvalidArgument(field, f"must be {minimum} to {maximum} bytes long, not {size}")
     if "\0" in text:
         raise InvalidArgument(field, "contains a NUL character, which is not allowed")
     return size
 
 
 def _check_change(change: Change) -> int:
-    """Check a change, and return the size of the body that it writes."""
+    """Check a change, and return the size of the body that it writes, in bytes."""
     if isinstance(change, Delete):
         check_address(*change.address)
         return 0
@@ -112,13 +113,13 @@ def _check_replace(before: Record, after: Record) -> None:
         after.key == before.key and after.partition == before.partition and after.space == before.space
     )
     if not same_address or after.order != before.order:
-        raise InvalidArgument("after", "must have the same address and order as `before`; they never change")
+        raise InvalidArgument("after", "must have the same address and order as `before`")
     if after.version != before.version + 1:
         raise InvalidArgument("after.version", f"must be {before.version + 1}, not {after.version}")
 
 
 def _check_record(record: Record) -> int:
-    """Check a record, and return the size of its body."""
+    """Check a record, and return the size of its body in bytes."""
     check_address(record.space, record.partition, record.key)
     check_integer("order", record.order)
     check_integer("version", record.version, minimum=1)
@@ -129,5 +130,5 @@ def _check_record(record: Record) -> int:
         check_text("lane", record.lane, MAX_LANE_BYTES)
         check_integer("wake_at", record.wake_at)
     elif record.lane is not record.wake_at:
-        raise InvalidArgument("lane", "lane and wake_at must both be set, or neither")
+        raise InvalidArgument("lane", "set both lane and wake_at, or neither")
     return check_text("body", record.body, MAX_COMMIT_BYTES)

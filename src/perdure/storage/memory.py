@@ -1,8 +1,8 @@
-"""The memory engine: the contract in its simplest form, for tests and demonstrations. The contract kit
-compares every other engine with it. Its records are lost when the process ends.
+"""The memory engine: the simplest implementation of the contract, for tests and demonstrations.
 
-Nothing here awaits, so each verb is atomic on the event loop. Every index contains exactly the records in
-`_records`; expired ones remain until they are purged, and readers skip them.
+Its records are lost when the process ends. The contract kit compares every other engine with this one. No
+method awaits anything, so each verb is atomic in the event loop. Every index contains exactly the records in
+`_records`. Expired records stay there until they are purged, and reads skip them.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class MemoryEngine(Engine):
     def watch(self, space: Space, partition: str | None, key: str | None) -> Watch:
         return self._watches.watch((space, partition, key))
 
-    async def maintain(self, *, repair: bool) -> MaintenanceReport:  # noqa: ARG002 - nothing can be wrong here
+    async def maintain(self, *, repair: bool) -> MaintenanceReport:  # noqa: ARG002 - nothing to repair
         return MaintenanceReport()
 
     async def info(self) -> StorageInfo:
@@ -138,7 +138,7 @@ class MemoryEngine(Engine):
             yield self._records[address]
 
     def _guard_excess(self, guard: Guard, partition: str, delta: int, now: Micros) -> int | None:
-        """Return the number of guarded records after the commit if it exceeds the limit, otherwise None."""
+        """If the guard refuses the commit, return the count that it would have reached, otherwise None."""
         if delta <= 0 or self._guarded_count(guard, partition) + delta <= guard.max_count:
             return None
         for record in [each for each in self._expired(now) if each.partition == partition]:
@@ -155,7 +155,7 @@ class MemoryEngine(Engine):
     def _apply(self, change: Change, result: ChangeResult) -> None:
         if isinstance(result, Kept):
             return
-        stale = self._records.get(change.address)  # to be replaced or deleted, or expired and not purged
+        stale = self._records.get(change.address)  # replaced or deleted by this change, or expired
         if stale is not None:
             self._remove(stale)
         after = record_after(change)
@@ -207,5 +207,5 @@ class MemoryEngine(Engine):
 
 async def open_engine(url: str) -> Engine:
     if url != "memory:":
-        raise CannotOpen(url, "memory storage has no name and no options", 'use "memory:"')
+        raise CannotOpen(url, "a memory: URL has no path and no options", 'use "memory:"')
     return MemoryEngine()

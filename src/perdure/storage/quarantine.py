@@ -1,6 +1,7 @@
-"""Quarantine: a record that cannot be decoded is kept for people to inspect, in no queue and in no count.
+"""Find damaged records and quarantine them: keep them for inspection, but remove them from all queues.
 
-A record that a newer version wrote is not damaged. It is counted here, but never changed.
+A quarantined record has the tag CORRUPT_TAG, no timer and no expiry. A record that was written by a newer
+version of perdure is not damaged: it is counted, but never changed.
 """
 
 from __future__ import annotations
@@ -19,32 +20,32 @@ BATCH_SIZE = 500
 
 
 class Damage(msgspec.Struct, frozen=True, kw_only=True):
-    """A record that cannot be decoded."""
+    """A damaged record: one that cannot be decoded."""
 
     space: Space
     key: str
     reason: str
     is_quarantined: bool
-    """Whether this inspection quarantined the record."""
+    """Whether the inspection that found this record has quarantined it."""
 
     def __str__(self) -> str:
         return f"{self.space} {self.key} is damaged: {self.reason}"
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of an inspection."""
+    """The result of inspecting all records of a space."""
 
     examined: int
     damaged: tuple[Damage, ...]
-    """The records that cannot be decoded, without those that were quarantined before."""
+    """The records that cannot be decoded, except those that were already quarantined."""
     newer: int
-    """The number of records that a newer version of perdure wrote."""
+    """Number of records that were written by a newer version of perdure."""
     quarantined: int
-    """The number of records that were quarantined before."""
+    """Number of records that were already quarantined before this inspection."""
 
 
 async def quarantine(storage: Storage, record: Record, *, now: Micros) -> bool:
-    """Give a damaged record the tag of quarantined records. Return False if it was changed meanwhile."""
+    """Quarantine a damaged record. Return False if another client has changed the record in the meantime."""
     change = record.replace_with(body=record.body, tag=CORRUPT_TAG)
     return isinstance(await storage.commit([change], now=now), Committed)
 
@@ -52,9 +53,10 @@ async def quarantine(storage: Storage, record: Record, *, now: Micros) -> bool:
 async def inspect(
     storage: Storage, space: Space, read: Callable[[Record], object], *, repair: bool, now: Micros
 ) -> Inspection:
-    """Decode every record of a space and, with `repair`, quarantine the damaged ones.
+    """Decode every record of a space. With `repair`, quarantine the damaged records.
 
-    `read` raises NewerFormat for a record of a newer version, and any other PerdureError for a damaged one.
+    `read` decodes a record. It must raise NewerFormat if a newer version of perdure wrote the record, and any
+    other PerdureError if the record is damaged.
     """
     examined = newer = quarantined = 0
     damaged: list[Damage] = []

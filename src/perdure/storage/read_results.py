@@ -1,6 +1,6 @@
-"""Results of reads: pages, whose number of records and of bytes is limited, and damaged records.
+"""Results of reads: pages of limited size, and damaged records.
 
-`get` raises an error that names a damaged record. A page leaves the record out and logs a warning.
+For a damaged record, `get` raises an error, while `page` skips the record and logs a warning.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from .record import Address, Record
 log = logging.getLogger(__name__)
 
 MAX_PAGE_BYTES = 8 * 1024 * 1024
-"""Total size of the bodies of a page, in bytes, from which on the page is full."""
+"""A page is full when the total size of its bodies reaches this number of bytes."""
 
 
 class Damaged(msgspec.Struct, frozen=True):
-    """A stored record that cannot be read. An engine returns it instead of the record."""
+    """Describes a stored record that cannot be read. An engine uses it internally in place of the record."""
 
     address: Address
     reason: str
@@ -44,7 +44,7 @@ def checked(found: Iterable[Record | Damaged | None]) -> list[Record | None]:
 
 
 class Page:
-    """A page that is being filled."""
+    """Collects records until a page is full."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -56,16 +56,16 @@ class Page:
         return len(self.records) >= self._limit or self.bytes >= MAX_PAGE_BYTES
 
     def add(self, found: Record | Damaged | None) -> None:
-        """Add a record. Leave a damaged one out, with a warning."""
+        """Add a record. Skip a damaged record, and log a warning."""
         if isinstance(found, Record):
             self.records.append(found)
             self.bytes += _size(found.body)
         elif found is not None:
-            log.warning("left out of a listing: %s", found)
+            log.warning("skipped a damaged record in a listing: %s", found)
 
 
 def page_of(found: Iterable[Record | Damaged | None], limit: int) -> list[Record]:
-    """Return as many of these records as fit into a page. The rest is not read."""
+    """Return as many of these records as fit into a page. Stop reading when the page is full."""
     page = Page(limit)
     for each in found:
         page.add(each)
@@ -75,7 +75,7 @@ def page_of(found: Iterable[Record | Damaged | None], limit: int) -> list[Record
 
 
 def is_last_page(records: Sequence[Record], limit: int) -> bool:
-    """Return whether these records, which `page` returned for this limit, are the last page."""
+    """Return whether `records` is the last page of a listing that is read in pages of `limit` records."""
     return len(records) < limit and sum(_size(record.body) for record in records) < MAX_PAGE_BYTES
 
 

@@ -1,8 +1,7 @@
-"""Records, changes and results: the types of the storage contract, and the pure rule that decides a change.
+"""The types of the storage contract: records, changes and results. `decide` accepts or refuses a change.
 
-The verbs are in `contract`. Times are integer microseconds since 1970 in UTC and always come from the caller:
-no engine reads a clock to decide anything. The types contain no reference cycles, so the garbage collector
-can skip them (`gc=False`).
+Times are integers, in microseconds since the Unix epoch. They always come from the caller: no engine uses a
+clock to make decisions. `gc=False` is safe because the types contain no reference cycles.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ import msgspec
 from .errors import StorageFailed
 
 Micros: TypeAlias = int
-"""A point in time, or a length of time, in microseconds."""
+"""A time in microseconds since the Unix epoch, or a duration in microseconds."""
 
 Space = NewType("Space", str)
-"""A kind of record, such as tasks or accounts. Spaces are constants in the code, never data."""
+"""The name of a kind of record, such as `tasks` or `accounts`. Spaces are constants in the code."""
 
 Tag: TypeAlias = str
-"""A short property of a record that is indexed and counted. The empty string is a tag like any other."""
+"""A label of a record. Storages index and count records by tag. The empty string is a valid tag."""
 
 
 class Address(NamedTuple):
-    """The identity of a record, unique in the whole storage."""
+    """The address of a record, which is unique in the whole storage."""
 
     space: Space
     partition: str
@@ -33,9 +32,9 @@ class Address(NamedTuple):
 
 
 class Position(NamedTuple):
-    """A position in the total order of a space. Positions compare as tuples.
+    """The position of a record in the sort order of its space. Positions are compared as tuples.
 
-    Keys are unique within a partition, so `partition` matters only in listings of all partitions.
+    Keys are unique within a partition, so `partition` matters only in listings across all partitions.
     """
 
     order: Micros
@@ -54,23 +53,23 @@ def is_live(expires_at: Micros | None, now: Micros) -> bool:
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A stored record, with everything that an engine knows about it."""
+    """A stored record: its address, its body, and the fields by which an engine indexes it."""
 
     space: Space
     partition: str
-    """The group that the record belongs to. A commit changes records of one partition."""
+    """The group that the record belongs to. A commit can only change records of the same partition."""
     key: str
     order: Micros
-    """The number by which listings are sorted. It never changes."""
+    """The number by which listings are sorted. It never changes after the record is inserted."""
     body: str
     """JSON text, returned exactly as it was written. Engines do not parse it."""
     version: int = 1
-    """The number of the version: 1 when the record is inserted, and one more with each replace."""
+    """Starts at 1 when the record is inserted, and increases by one with each replace."""
     tag: Tag = ""
     expires_at: Micros | None = None
     """From this time on, only `purge` sees the record. None if it never expires."""
     lane: str | None = None
-    """The timer queue in which the record waits until `wake_at`. Either both are set or neither."""
+    """The timer queue of the record: `due` returns it from `wake_at` on. Set both `lane` and `wake_at`."""
     wake_at: Micros | None = None
 
     @property
@@ -97,7 +96,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         lane: str | None = None,
         wake_at: Micros | None = None,
     ) -> Replace:
-        """Return the change that gives this record new values and the next version."""
+        """Return a change that replaces this record. Values that are omitted become None."""
         after = Record(
             space=self.space,
             partition=self.partition,
@@ -113,8 +112,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return Replace(before=self, after=after)
 
 
-# Changes. A replace or delete carries the whole record that its writer read, not only the version: an engine
-# that keeps counters in separate items (DynamoDB) then knows the old tag without another read.
+# Changes. A replace or delete contains the whole record that the caller read, not only its version. An engine
+# that stores counters in separate items (DynamoDB) then knows the old tag without another read.
 
 
 class _Insertion(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -155,9 +154,9 @@ Change: TypeAlias = Insert | InsertIfAbsent | Replace | Delete
 
 
 class Guard(msgspec.Struct, frozen=True, kw_only=True):
-    """A limit on a commit: at most `max_count` live records of the partition may have one of `tags`.
+    """A limit on a commit: in its partition, at most `max_count` live records in `space` can have these tags.
 
-    Only a commit that raises the number can be refused, even if the number is already above the limit.
+    A commit that does not raise this number is accepted, even if the number already exceeds the limit.
     """
 
     space: Space
@@ -166,29 +165,29 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Accepted(msgspec.Struct, frozen=True, gc=False):
-    """The result of a change whose condition was met. `version` is the version that it wrote or deleted."""
+    """The result of a change that was accepted. `version` is the version that the change wrote or deleted."""
 
     version: int
 
 
 class Kept(msgspec.Struct, frozen=True, gc=False):
-    """The result of an `InsertIfAbsent` whose address is taken. `version` is that of the stored record."""
+    """The result of an `InsertIfAbsent` whose address is taken, with the version of the stored record."""
 
     version: int
 
 
 class Conflict(msgspec.Struct, frozen=True, gc=False):
-    """The result of a change that found a different record at its address, or of an insert that found any.
+    """The result of a replace or delete that found a different record, or of an insert that found any record.
 
-    `actual` is the version of that record. It can equal the version that the writer expected if the record
-    was deleted and inserted again, so do not draw conclusions from it.
+    `actual` is the version of the stored record. If the record was deleted and inserted again, this can equal
+    the expected version, so do not compare the two.
     """
 
     actual: int
 
 
 class Missing(msgspec.Struct, frozen=True, gc=False):
-    """The result of a replace or delete that found no live record."""
+    """The result of a replace or delete that found no live record at its address."""
 
 
 ChangeResult: TypeAlias = Accepted | Kept | Conflict | Missing
@@ -203,8 +202,8 @@ class Committed(msgspec.Struct, frozen=True, gc=False):
 class Refused(msgspec.Struct, frozen=True, gc=False):
     """The result of a commit that was not written.
 
-    `results` has one result for each change; `Accepted` here means that this change was not the reason. If
-    the guard was the reason, `guard_count` is the number of records that the commit would have reached.
+    `results` has one result for each change. `Accepted` or `Kept` means that this change was not the reason.
+    If the guard was the reason, `guard_count` is the number of records that the commit would have reached.
     """
 
     results: tuple[ChangeResult, ...]
@@ -212,7 +211,7 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
 
 
 class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The arguments of `page`: records of a space, strictly after a position."""
+    """The arguments of `page`, which returns up to `limit` records strictly after the position `after`."""
 
     space: Space
     partition: str | None
@@ -224,12 +223,12 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def start(self) -> Position:
-        """The position after which the page starts: `after`, or a position before the whole listing."""
+        """The position after which the page starts. If `after` is None, this is the start of the listing."""
         return self.after or (LAST_POSITION if self.descending else FIRST_POSITION)
 
 
 class Purged(NamedTuple):
-    """A record that `purge` deleted."""
+    """The address and tag of a record that `purge` deleted."""
 
     space: Space
     partition: str
@@ -242,7 +241,7 @@ class Purged(NamedTuple):
 
 
 class RecordState(NamedTuple):
-    """The fields of a stored record that determine whether a change to it is accepted."""
+    """The fields of a stored record that determine whether a change to the record is accepted."""
 
     version: int
     order: Micros
@@ -250,10 +249,10 @@ class RecordState(NamedTuple):
 
 
 def decide(change: Change, stored: RecordState | None) -> ChangeResult:
-    """Return the result of a change, given the live record at its address.
+    """Return the result of a change. `stored` is the state of the live record at its address, if any.
 
-    A replace or delete needs the record that its writer read. The version alone does not identify it: a
-    record that was deleted and inserted again starts at the same version.
+    A replace or delete is accepted only if the stored record is still the one that the caller read. Comparing
+    versions is not enough: a record that was deleted and inserted again starts at the same version.
     """
     if isinstance(change, Insert):
         return Accepted(change.record.version) if stored is None else Conflict(stored.version)
@@ -268,7 +267,7 @@ def decide(change: Change, stored: RecordState | None) -> ChangeResult:
 
 
 def accepted_results(results: tuple[ChangeResult, ...]) -> tuple[Accepted | Kept, ...] | None:
-    """Return the results if all changes were accepted, otherwise None."""
+    """Return the results if every change was accepted or kept, otherwise None."""
     accepted = tuple([result for result in results if isinstance(result, (Accepted, Kept))])
     return accepted if len(accepted) == len(results) else None
 
@@ -280,11 +279,11 @@ def check_server_decision(
     guard_count: int | None,
     was_written: bool,
 ) -> Committed | Refused | StorageFailed:
-    """Return the result of a commit that a server decided, or the error to raise.
+    """Return the result of a commit that a server decided, or the error to raise if this client disagrees.
 
-    PostgreSQL and Redis have their own copies of `decide`. If the copies ever disagree, a caller must not get
-    `Committed` for something that was not written. `stored` are the states that the server found,
-    `guard_count` is the number for which its guard refused the commit, and `was_written` is its decision.
+    PostgreSQL and Redis run their own copies of `decide`. If the copies ever disagree, a caller must not get
+    `Committed` for a commit that was not written. `stored` contains the states that the server found,
+    `guard_count` is set if the server's guard refused the commit, and `was_written` is the server's decision.
     """
     results = tuple(decide(change, state) for change, state in zip(changes, stored, strict=True))
     accepted = accepted_results(results)
@@ -292,14 +291,14 @@ def check_server_decision(
     if is_accepted != was_written:
         server, client = ("wrote", "refuses") if was_written else ("refused", "accepts")
         return StorageFailed(
-            f"the server {server} a commit that this client {client} (its first record is "
-            f"{changes[0].address}); read before writing again, and report this as a bug in perdure"
+            f"the server {server} a commit that this client {client} (first record: {changes[0].address}); "
+            "read the records before you write again, and report this as a bug in perdure"
         )
     return Refused(results, guard_count) if accepted is None or not is_accepted else Committed(accepted)
 
 
 def tag_deltas(change: Change, result: Accepted | Kept) -> Iterator[tuple[Space, Tag, int]]:
-    """Yield the differences that an accepted change makes to the counters of its partition."""
+    """Yield the space, the tag and the difference for each counter that an accepted change affects."""
     if isinstance(result, Kept):
         return
     before, after = record_before(change), record_after(change)
@@ -314,13 +313,13 @@ def tag_deltas(change: Change, result: Accepted | Kept) -> Iterator[tuple[Space,
 def guard_delta(
     guard: Guard, changes: Sequence[Change], results: Sequence[Accepted | Kept], now: Micros
 ) -> int:
-    """Return by how much accepted changes alter the number of live records that a guard limits."""
+    """Return the difference that accepted changes make to the number of live records that a guard limits."""
     total = 0
     for change, result in zip(changes, results, strict=True):
         if isinstance(result, Accepted):
             after = record_after(change)
             total += _is_guarded(guard, after) and after is not None and after.is_live(now)
-            total -= _is_guarded(guard, record_before(change))  # it is live: otherwise the result is Missing
+            total -= _is_guarded(guard, record_before(change))  # live, otherwise the result is Missing
     return total
 
 
@@ -329,7 +328,7 @@ def _is_guarded(guard: Guard, record: Record | None) -> bool:
 
 
 def record_before(change: Change) -> Record | None:
-    """Return the record that a replace or delete requires, or None for an insert."""
+    """Return the record that a replace or delete expects to find, or None for an insert."""
     return change.before if isinstance(change, (Replace, Delete)) else None
 
 

@@ -1,4 +1,4 @@
-"""The registry of engines: the scheme of a URL selects the engine, whose module is imported on first use."""
+"""The registry of engines. The scheme of a URL selects an engine, whose module is imported on first use."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ def register_engine(
     exists: str | None = None,
     is_shared: bool = True,
 ) -> None:
-    """Register an engine of your own for URLs with this scheme.
+    """Register a custom engine for URLs with this scheme.
 
-    `opener` is `"package.module:function"` and is imported on first use. If that import fails because a
-    module is missing, the error says to run `pip install` with `package`. Two more functions of the same
-    module are optional: `migrator` names `async def migrate(url)`, for an engine whose tables are created
-    separately; `exists` names `def exists(url) -> bool`, for an engine that creates a file when it opens it.
-    `is_shared` is False if each process has its own records.
+    `opener` has the form `"package.module:function"` and is imported on first use. If a module is missing,
+    the error message recommends `pip install` with `package`. `migrator` and `exists` are the names of two
+    optional functions in the same module: `async def migrate(url)` creates or migrates the tables, if opening
+    the engine does not, and `def exists(url) -> bool` returns whether the file exists, if opening the engine
+    would create it. Set `is_shared` to False if each process has its own records.
     """
     module, _, function = opener.partition(":")
     _engines[scheme] = _EngineEntry(module, function, package, migrator, exists, is_shared)
 
 
 async def open_storage(url: str) -> Storage:
-    """Open the storage that a URL names: `memory:`, `sqlite:///tasks.db`, `postgresql://...`, `redis://...`,
+    """Open the storage at a URL: `memory:`, `sqlite:///tasks.db`, `postgresql://...`, `redis://...` or
     `dynamodb://...`.
     """
     entry = _entry_for(url)
@@ -65,9 +65,9 @@ async def open_storage(url: str) -> Storage:
 
 
 async def migrate_storage(url: str) -> None:
-    """Create the tables that the storage needs, or migrate them to the newest schema.
+    """Create the tables of a storage, or migrate them to the newest schema.
 
-    If the engine always does so when it is opened, open and close it.
+    An engine without a migration function does this when it is opened, so it is opened and closed.
     """
     entry = _entry_for(url)
     if entry.migrator is None:
@@ -82,7 +82,7 @@ def is_shared_storage(url: str) -> bool:
 
 
 def storage_exists(url: str) -> bool:
-    """Return whether the storage exists. False means that opening the URL would create a new file."""
+    """Return False if opening this URL would create a new file, otherwise True. No server is contacted."""
     entry = _entry_for(url)
     if entry.exists is None:
         return True
@@ -106,5 +106,5 @@ def _load(url: str, entry: _EngineEntry, function: str) -> object:
 
 
 def _redacted(url: str) -> str:
-    """Return the part of a URL that is safe to show. Its user part and its options can contain passwords."""
+    """Return a URL for messages. If it has a user or options, return only the scheme, to hide passwords."""
     return f"{url.partition(':')[0]}:..." if "@" in url or "?" in url else url

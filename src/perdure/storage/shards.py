@@ -1,7 +1,7 @@
-"""Shards: a fixed number of groups of partitions, for engines that distribute records over nodes.
+"""Divide partitions into a fixed number of shards, for engines that distribute records over several nodes.
 
-Each index across partitions has a part for each shard: a Redis hash tag, or a DynamoDB index key. Verbs
-across partitions query all shards and merge the sorted responses.
+An index across all partitions has one part per shard, with its own hash tag (Redis) or index key (DynamoDB).
+A query across all partitions reads every shard and merges the sorted results.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from zlib import crc32
 T = TypeVar("T")
 
 SHARD_COUNT = 64
-"""Stored data depends on this number: never change it."""
+"""Number of shards. Never change it: it determines where records are stored."""
 
 
 def shard_of(partition: str) -> int:
-    """Return the shard of a partition. Stored data depends on this function: never change it."""
+    """Return the shard of a partition. Never change this function: it determines where records are stored."""
     return crc32(partition.encode()) % SHARD_COUNT
 
 
@@ -30,5 +30,5 @@ def merge_sorted(
     *,
     descending: bool = False,
 ) -> list[T]:
-    """Merge several sorted parts, and return the first `limit` items."""
+    """Merge several sorted iterables, and return the first `limit` items."""
     return list(islice(merge(*parts, key=key, reverse=descending), limit))

@@ -1,6 +1,6 @@
-"""A sorted set of tuples, stored in blocks: the index of the memory engine.
+"""A sorted set of tuples, stored in blocks. The memory engine uses it for its indexes.
 
-Adding, removing and seeking cost O(log n) comparisons plus a move within one block of at most 1024 keys.
+Adding, removing or finding a key takes O(log n) comparisons, and a block has at most 1024 keys to move.
 The standard library has no sorted container, and 60 lines do not justify a dependency.
 """
 
@@ -16,14 +16,14 @@ K = TypeVar("K", bound=tuple[object, ...])
 
 
 class SortedSet(Generic[K]):
-    """A set of unique keys, always sorted."""
+    """A set of keys that can be iterated in sorted order, starting at any key."""
 
     def __init__(self) -> None:
         self._blocks: list[list[K]] = []
         self._lasts: list[K] = []  # the greatest key of each block
 
     def add(self, key: K) -> None:
-        """Add a key that is not in the set."""
+        """Add a key, which must not be in the set yet."""
         if not self._blocks:
             self._blocks.append([key])
             self._lasts.append(key)
@@ -43,7 +43,7 @@ class SortedSet(Generic[K]):
         self._lasts[index] = self._blocks[index][-1]
 
     def remove(self, key: K) -> None:
-        """Remove a key that is in the set."""
+        """Remove a key, which must be in the set."""
         index = bisect_left(self._lasts, key)
         block = self._blocks[index]
         del block[bisect_left(block, key)]
@@ -56,7 +56,7 @@ class SortedSet(Generic[K]):
         return bool(self._blocks)
 
     def after(self, key: K | None) -> Iterator[K]:
-        """Yield the keys greater than this one, or all keys if it is None, ascending."""
+        """Yield the keys greater than `key` in ascending order. If `key` is None, yield all keys."""
         first = 0 if key is None else bisect_right(self._lasts, key)
         start = 0 if key is None or first == len(self._blocks) else bisect_right(self._blocks[first], key)
         for index in range(first, len(self._blocks)):
@@ -64,7 +64,7 @@ class SortedSet(Generic[K]):
             start = 0
 
     def before(self, key: K | None) -> Iterator[K]:
-        """Yield the keys less than this one, or all keys if it is None, descending."""
+        """Yield the keys less than `key` in descending order. If `key` is None, yield all keys."""
         end = len(self._blocks) if key is None else bisect_left(self._lasts, key)
         if key is not None and end < len(self._blocks):
             yield from reversed(self._blocks[end][: bisect_left(self._blocks[end], key)])

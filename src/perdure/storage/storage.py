@@ -1,4 +1,4 @@
-"""`Storage`: an open engine, as the rest of perdure uses it. It checks the arguments of every call."""
+"""`Storage`: the class through which the rest of perdure uses an engine. It checks all arguments."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .limits import (
     MAX_TAG_BYTES,
     check_address,
     check_changes,
-    check_count,
     check_guard,
     check_integer,
+    check_length,
     check_position,
     check_space,
     check_text,
@@ -43,7 +43,7 @@ from .watch import Watch
 
 
 class Storage:
-    """An open storage. Use it as a context manager, or `close` it."""
+    """An open storage, as returned by `open_storage`. Use it as an async context manager, or call `close`."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -52,17 +52,17 @@ class Storage:
 
     @property
     def write_error(self) -> StorageError | None:
-        """The error of the last failed write. None if no write has failed, or a later one succeeded."""
+        """The error of the last failed write. None if no write has failed or a later write has succeeded."""
         return self._write_error
 
     @property
     def name(self) -> str:
-        """The name of the engine, for people and for logs. Nothing may depend on it."""
+        """The name of the engine, for display and logs. No code may depend on it."""
         return self._engine.name
 
     @property
     def lag(self) -> float:
-        """Maximum number of seconds by which results across partitions may be out of date."""
+        """Maximum number of seconds until a commit appears in reads across all partitions."""
         return self._engine.lag
 
     async def get(self, address: Address, *, now: Micros) -> Record | None:
@@ -70,9 +70,9 @@ class Storage:
         return (await self.get_many((address,), now=now))[0]
 
     async def get_many(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]:
-        """Return the live records at up to 100 addresses of any partitions, in the order given."""
+        """Return the live record, or None, for each of up to 100 addresses, which can be in any partition."""
         self._check_open()
-        check_count("addresses", len(addresses), MAX_ADDRESSES)
+        check_length("addresses", addresses, MAX_ADDRESSES)
         check_integer("now", now)
         for address in addresses:
             check_address(*address)
@@ -81,7 +81,7 @@ class Storage:
     async def commit(
         self, changes: Sequence[Change], *, now: Micros, guard: Guard | None = None
     ) -> Committed | Refused:
-        """Write all of these changes of one partition, or none of them."""
+        """Write all of these changes or none of them. All must be in the same partition."""
         self._check_open()
         check_integer("now", now)
         check_changes(changes)
@@ -107,14 +107,14 @@ class Storage:
         tag: Tag | None = None,
         descending: bool = False,
     ) -> list[Record]:
-        """Return up to `limit` records strictly after a position, of one partition or of all.
+        """Return up to `limit` live records after a position, from one partition or from all.
 
-        A page has fewer records at the end of the listing, and if their bodies reach 8 MiB; `is_last_page`
-        distinguishes the two.
+        A page has fewer records if the listing ends, or if the bodies reach 8 MiB in total. `is_last_page`
+        distinguishes the two cases.
         """
         self._check_open()
         check_space(space, partition)
-        check_count("limit", limit, MAX_PAGE_RECORDS)
+        check_integer("limit", limit, 1, MAX_PAGE_RECORDS)
         check_integer("now", now)
         if tag is not None:
             check_text("tag", tag, MAX_TAG_BYTES, minimum=0)
@@ -126,19 +126,19 @@ class Storage:
         return await self._engine.page(request, now=now)
 
     async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
-        """Return up to `limit` records of a lane with `wake_at <= until`, earliest first.
+        """Return up to `limit` live records of a lane with `wake_at <= until`, earliest first.
 
-        Fewer are returned if their bodies reach 8 MiB.
+        Fewer records are returned if their bodies reach 8 MiB in total.
         """
         self._check_open()
         check_text("lane", lane, MAX_LANE_BYTES)
         check_integer("until", until)
         check_integer("now", now)
-        check_count("limit", limit, MAX_PAGE_RECORDS)
+        check_integer("limit", limit, 1, MAX_PAGE_RECORDS)
         return await self._engine.due(lane, until=until, limit=limit, now=now)
 
     async def counts(self, space: Space, partition: str | None = None, *, now: Micros) -> Mapping[Tag, int]:
-        """Return the number of live records for each tag."""
+        """Return the number of live records for each tag, in one partition or in all of them."""
         self._check_open()
         check_space(space, partition)
         check_integer("now", now)
@@ -148,7 +148,7 @@ class Storage:
         """Delete up to `limit` records with `expires_at <= until`, and return them."""
         self._check_open()
         check_integer("until", until)
-        check_count("limit", limit, MAX_PAGE_RECORDS)
+        check_integer("limit", limit, 1, MAX_PAGE_RECORDS)
         try:
             purged = await self._engine.purge(until=until, limit=limit)
         except StorageError as error:
@@ -159,12 +159,12 @@ class Storage:
         return purged
 
     def watch(self, space: Space, partition: str | None = None, key: str | None = None) -> Watch:
-        """Return a watch on one record, on a partition of a space, or on the whole space."""
+        """Return a watch that wakes when a record, a partition of a space, or a whole space changes."""
         self._check_open()
         check_space(space, partition)
         if key is not None:
             if partition is None:
-                raise InvalidArgument("key", "needs a partition; pass partition as well")
+                raise InvalidArgument("key", "requires a partition; pass partition as well")
             check_text("key", key, MAX_KEY_BYTES)
         return self._engine.watch(space, partition, key)
 
@@ -174,12 +174,12 @@ class Storage:
         return await self._engine.maintain(repair=repair)
 
     async def info(self) -> StorageInfo:
-        """Return facts about the server or the file, for people. No decision may depend on them."""
+        """Return facts about the server or the file, for display. No code may depend on them."""
         self._check_open()
         return await self._engine.info()
 
     async def close(self) -> None:
-        """Release all resources, even if the caller is cancelled meanwhile."""
+        """Close the storage and release all resources, even if the caller is cancelled while waiting."""
         self._closed = True
         with anyio.CancelScope(shield=True):
             await self._engine.close()

@@ -1,4 +1,4 @@
-"""Units of time, the types of times and durations, and the clock of this machine."""
+"""Units of time, types for times and durations, and the system clock."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ HOUR: Micros = 60 * MINUTE
 DAY: Micros = 24 * HOUR
 
 Timestamp: TypeAlias = Annotated[Micros, msgspec.Meta(extra={"json": "time"})]
-"""A point in time: microseconds since 1970 in UTC. Encoders recognize it by its metadata."""
+"""A time in microseconds since the Unix epoch. JSON output recognizes this type by its metadata."""
 
 Interval: TypeAlias = Annotated[Micros, msgspec.Meta(extra={"json": "interval"})]
-"""A length of time in microseconds. Encoders recognize it by its metadata."""
+"""A duration in microseconds. JSON output recognizes this type by its metadata."""
 
 Duration: TypeAlias = float | timedelta
-"""A length of time in the public API: seconds, or a timedelta."""
+"""A duration in the public API: a number of seconds, or a timedelta."""
 
 
 def system_clock() -> Micros:

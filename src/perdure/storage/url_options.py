@@ -1,4 +1,4 @@
-"""Parse the options of an engine, which are in the query string of its URL."""
+"""Parse the options of an engine from the query string of its URL."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def parse_options(query: str, options: type[T], location: str, help_text: str) -> T:
-    """Return the options in a query string; raise CannotOpen, with `help_text`, if one is invalid."""
+    """Return the options in a query string. If one is invalid, raise CannotOpen with `help_text`."""
     try:
         given = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), errors="strict"))
-    except ValueError:  # the text of the error may contain a password
+    except ValueError:  # not chained, because its message may contain a password
         raise CannotOpen(location, "the options must be written as NAME=VALUE", help_text) from None
     return convert_options(given, options, location, help_text)
 
 
 def convert_options(given: Mapping[str, str], options: type[T], location: str, help_text: str) -> T:
-    """Return the options of this type; raise CannotOpen, with `help_text`, if one is invalid."""
+    """Convert strings to a struct of type `options`. If one is invalid, raise CannotOpen with `help_text`."""
     try:
         return msgspec.convert(given, options, strict=False)
-    except ValueError as error:  # its text has the name of the option, but not its value
+    except ValueError as error:  # its message contains the name of the option, but not its value
         raise CannotOpen(location, str(error), help_text) from error

@@ -1,4 +1,4 @@
-"""Watches: subscriptions that wake when records change, and the registry of an engine's open watches."""
+"""Watches, which wake a waiting caller when records change, and the registry of an engine's open watches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WatchScope: TypeAlias = tuple[Space, str | None, str | None]
 
 
 class Watch:
-    """A subscription to changes of a record, a partition or a space. `Storage.watch` creates it."""
+    """A subscription to changes in a record, a partition or a space. `Storage.watch` creates it."""
 
     def __init__(self, registry: WatchRegistry, scope: _WatchScope) -> None:
         self.scope = scope
@@ -23,9 +23,9 @@ class Watch:
         self._event = asyncio.Event()
 
     async def changed(self) -> None:
-        """Wait for a change since the last call returned, even if it happened before this call.
+        """Wait for a change. Return at once if there was a change since the previous call returned.
 
-        Wake-ups are not queued: ten changes can cause a single wake-up. A wake-up does not prove a change.
+        Several changes can wake the caller only once, and the caller can wake without a change.
         """
         if not self._is_closed:
             await self._event.wait()
@@ -53,7 +53,7 @@ class Watch:
 
 
 class WatchRegistry:
-    """The open watches of one engine. It belongs to one event loop.
+    """The open watches of one engine. Use it in one event loop only.
 
     `on_watched_changed` is called when the first watch is opened and when the last one is closed.
     """
@@ -100,6 +100,6 @@ class WatchRegistry:
                 watch.wake()
 
     def close(self) -> None:
-        """Make every watch raise StorageClosed, including one that is waiting."""
+        """Make every call of `changed` raise StorageClosed, including calls that are waiting."""
         self.is_closed = True
         self.wake_all()

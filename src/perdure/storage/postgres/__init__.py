@@ -1,4 +1,4 @@
-"""The PostgreSQL engine: records in one schema of a server, shared by any number of processes."""
+"""The PostgreSQL engine. It stores records in one schema, which any number of processes can share."""
 
 from .engine import PostgresEngine, open_engine
 from .schema import migrate

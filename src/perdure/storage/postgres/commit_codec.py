@@ -1,7 +1,7 @@
 """Encode a batch of commits as arguments of the SQL function `commit_group`, and decode its reply.
 
-The server decides whether to write, and returns its decision and the records that it found. The result of
-each change is computed here, by the rule that all engines share.
+The server decides which commits to write, and returns its decisions with the state of the records that it
+found. This module then computes the result of each change with `decide`, the rule that all engines share.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _KIND_NAMES = {Insert: "insert", InsertIfAbsent: "keep", Replace: "replace", Del
 
 
 class CommitCall(NamedTuple):
-    """The arguments of a call of `commit`."""
+    """The arguments of one call to `commit`."""
 
     changes: Sequence[Change]
     guard: Guard | None
@@ -44,16 +44,16 @@ class CommitCall(NamedTuple):
 
     @property
     def body_size(self) -> int:
-        """The approximate size of the bodies to send, in bytes."""
+        """The approximate size of all bodies to send, in bytes."""
         afters = map(record_after, self.changes)
         return sum(len(after.body) for after in afters if after is not None)
 
 
 class CommitReply(NamedTuple):
-    """The reply of the server: whether it wrote each commit, the counts for which guards refused commits, and
-    the state of the stored record at the address of each change.
+    """The reply of the server, in which numbers and booleans are strings.
 
-    Numbers and booleans are sent as text, in the reply and in the arguments.
+    `written` and `guard_counts` have an element for each commit. The other fields have an element for each
+    change: the state of the record that was stored at its address.
     """
 
     written: Sequence[str]
@@ -64,7 +64,7 @@ class CommitReply(NamedTuple):
 
 
 def encode_calls(calls: Sequence[CommitCall]) -> Iterator[list[str | None]]:
-    """Yield the arrays in the order of the arguments of the SQL function."""
+    """Yield the array arguments of `commit_group`, in order."""
     yield [commit.partition for commit in calls]
     yield _as_text(commit.now for commit in calls)
     yield _end_offsets(commit.changes for commit in calls)
@@ -116,7 +116,7 @@ def _encode_changes(changes: Sequence[Change]) -> Iterator[list[str | None]]:
 
 
 def _end_offsets(parts: Iterable[Sequence[object]]) -> list[str | None]:
-    """Return the index at which each part ends if all parts are concatenated."""
+    """Return the offset at which each part ends when all parts are concatenated."""
     return _as_text(accumulate(map(len, parts)))
 
 

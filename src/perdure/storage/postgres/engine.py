@@ -1,8 +1,7 @@
-"""The PostgreSQL engine: the seven verbs, one statement each, on a schema that any number of clients share.
+"""The PostgreSQL engine. It stores records in one schema, which any number of clients can share.
 
-A commit calls `commit_group`, an SQL function of the schema, so that it takes one round trip. Concurrent
-commits share a call, and so do concurrent reads by address. `pool` decides what happens when a connection is
-lost.
+A commit calls the SQL function `commit_group`, so that it takes only one round trip. Concurrent commits share
+a call, and so do concurrent reads by address. The module `pool` handles lost connections.
 """
 
 from __future__ import annotations
@@ -55,13 +54,13 @@ _LOCK_CONFLICTS = asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError
 
 
 async def open_engine(url: str) -> PostgresEngine:
-    """Connect to the server of a URL. Create or migrate the tables if necessary."""
+    """Connect to the server of a URL. Create or migrate the tables, unless the URL has `migrate=never`."""
     location = parse_url(url)
     return PostgresEngine(await open_pool(location, may_migrate=location.options.migrate == "auto"))
 
 
 class PostgresEngine(Engine):
-    """A client of one schema. It belongs to the event loop that opened it."""
+    """An engine for one PostgreSQL schema. Use it only in the event loop that opened it."""
 
     name = "postgres"
 
@@ -139,7 +138,7 @@ class PostgresEngine(Engine):
     async def _read(
         self, listing: str, values: Callable[[int], Sequence[object]], limit: int, now: Micros
     ) -> list[Record]:
-        """Return the records of a listing. `values` returns the arguments of its statement for a limit."""
+        """Run the SQL statement `listing` and return its records. `values(limit)` returns its arguments."""
         try:
             rows = await self._pool.read(limit_bytes(listing, MAX_PAGE_BYTES), *values(limit))
             return [_record(row) for row in rows]
@@ -149,7 +148,7 @@ class PostgresEngine(Engine):
     async def _read_one_by_one(
         self, listing: str, values: Callable[[int], Sequence[object]], limit: int, now: Micros
     ) -> list[Record]:
-        """Return a listing without its damaged records, because a statement that reads one of them fails."""
+        """Return a listing without damaged records. A statement that reads a damaged record fails."""
         count, seen = limit, 0
         page = Page(limit)
         while True:
@@ -174,7 +173,7 @@ class PostgresEngine(Engine):
     ) -> Sequence[list[Record | None] | Exception]:
         try:
             return await self._get_batch(batch)
-        except StorageCorrupt:  # a damaged record must not fail the other calls
+        except StorageCorrupt:  # read separately, so that only the calls that need a damaged record fail
             return [await self._get_each(addresses, now) for addresses, now in batch]
 
     async def _get_each(self, addresses: Sequence[Address], now: Micros) -> list[Record | None] | Exception:
@@ -204,13 +203,13 @@ class PostgresEngine(Engine):
                 raise
             if isinstance(error, StorageBusy):
                 return await self._commit_per_partition(batch, error)
-        # One commit must not fail the others.
+        # Repeat the commits one by one, so that one commit does not make the others fail.
         return [result for commit in batch for result in await self._try_commit([commit])]
 
     async def _commit_per_partition(
         self, batch: Sequence[CommitCall], error: StorageBusy
     ) -> Sequence[Committed | Refused | Exception]:
-        """Commit each partition separately, because all were rolled back when one of them was locked."""
+        """Repeat the commits separately for each partition. One locked partition made all of them fail."""
         partitions: dict[str, list[int]] = {}
         for index, commit in enumerate(batch):
             partitions.setdefault(commit.partition, []).append(index)
@@ -228,7 +227,7 @@ class PostgresEngine(Engine):
         return [results[index] for index in range(len(batch))]
 
     async def _try_commit(self, part: Sequence[CommitCall]) -> Sequence[Committed | Refused | StorageError]:
-        """Return the results of a part of a batch, or an error for each of its commits."""
+        """Run some of the commits of a batch. If this fails, return a copy of the error for each commit."""
         try:
             return await self._commit_batch(part)
         except StorageError as error:
@@ -252,7 +251,7 @@ class PostgresEngine(Engine):
         return purged
 
     async def _purge_with_retry(self, until: Micros, limit: int) -> list[asyncpg.Record]:
-        """Repeat a purge that was rolled back because of a concurrent transaction."""
+        """Run a purge. Repeat it if it was rolled back because of a concurrent transaction."""
         for _ in range(MAX_PURGE_ATTEMPTS - 1):
             try:
                 return await self._write("purge", None, until, limit)
@@ -264,7 +263,7 @@ class PostgresEngine(Engine):
     async def _write(
         self, name: str, addresses: Sequence[Address] | None, *values: object
     ) -> list[asyncpg.Record]:
-        """Run an SQL function that locks partitions, writes, and notifies other clients."""
+        """Run a statement that locks partitions, writes records, and notifies other clients."""
         location = self._pool.location
         message = self._listener.message(addresses)
         return await self._pool.write(
@@ -278,7 +277,7 @@ class PostgresEngine(Engine):
 async def _maintain(pool: ConnectionPool, *, repair: bool) -> MaintenanceReport:
     """Compare all counters with the records, find damaged records, and update the planner's statistics.
 
-    The server releases unused space by itself. No client can write while counters are repaired.
+    With `repair`, also correct the counters and block all writes meanwhile. PostgreSQL frees space by itself.
     """
     schema = pool.location.quoted_schema
     async with pool.transaction() as session:
@@ -299,7 +298,7 @@ async def _maintain(pool: ConnectionPool, *, repair: bool) -> MaintenanceReport:
             await session.execute(statement("delete_zero_counts", schema))
         damaged = await session.fetch(statement("damaged", schema), timeout=FULL_SCAN_TIMEOUT)
         await session.execute(statement("analyze", schema), timeout=FULL_SCAN_TIMEOUT)
-    unreadable = "its text cannot be read, or is not UTF-8"
+    unreadable = "its text cannot be read, or is not valid UTF-8"
     findings = [
         counter_finding(space, partition, tag, stored=stored, actual=actual)
         for space, partition, tag, stored, actual in wrong

@@ -1,7 +1,7 @@
-"""Translate PostgreSQL's error codes, and errors of the driver, to errors of the contract.
+"""Convert PostgreSQL error codes and errors of the driver to storage errors.
 
-The important question is whether a write may have been applied. If the server reports an error, it has rolled
-the write back; the outcome is unknown only if the connection was lost after the write was sent.
+The important question is whether a failed write may have been applied. If the server reports an error, it has
+rolled back the write. The outcome is unknown only if the connection was lost after the write was sent.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ DRIVER_ERRORS = (
 T = TypeVar("T")
 
 _CONNECTION_LOST_CODES = {"57P01", "57P02", "57P03", "57P05", "25P03", "40003"}
-"""Codes outside class 08 that the server sends when it closes a connection."""
+"""Error codes, besides those of class 08, that the server sends when it closes a connection."""
 
 _ERRORS_BY_CODE: Mapping[str, tuple[type[StorageError], str]] = {
     "25006": (StorageReadOnly, "the server or the session is read-only"),
-    "42501": (StorageReadOnly, "the user has no permission on the tables"),
-    "53": (StorageUnavailable, "the server is out of resources"),
+    "42501": (StorageReadOnly, "the user lacks permissions on the tables; grant them"),
+    "53": (StorageUnavailable, "the server is out of connections, memory or another resource"),
     "53100": (StorageFull, "the server's disk is full"),
     "40": (StorageBusy, "the transaction was rolled back because of a concurrent one"),
-    "55P03": (StorageBusy, "a lock was not available within lock_timeout"),
+    "55P03": (StorageBusy, "other writes locked the partition for longer than lock_timeout"),
     "57014": (StorageBusy, "the statement took longer than statement_timeout"),
     "XX001": (StorageCorrupt, "a table is damaged; restore it from a backup"),
     "XX002": (StorageCorrupt, "an index is damaged; rebuild it with REINDEX"),
@@ -54,50 +54,49 @@ _ERRORS_BY_CODE: Mapping[str, tuple[type[StorageError], str]] = {
 _CONNECT_ERRORS: Mapping[str, tuple[str, str]] = {
     "08P01": (
         "the server rejects the connection settings",
-        "add pooler=transaction to the URL if the server is behind a pooler",
+        "if the server is behind a pooler such as PgBouncer, add pooler=transaction to the URL",
     ),
     "28": ("authentication failed", "check the user, the password and the server's pg_hba.conf"),
     "3D000": ("the database does not exist", "create it, or use another database"),
-    "42501": ("the user lacks permissions", "grant them, or have another user run perdure migrate"),
+    "42501": ("the user lacks permissions", "grant them, or run perdure migrate as another user"),
 }
 
 
 def as_storage_error(error: Exception, location: Location, *, was_sent: bool = False) -> StorageError:
-    """Return the contract's error for an error of the driver. The caller sets the cause.
+    """Return the storage error for an error of the driver. The caller sets its `__cause__`.
 
-    `was_sent` is True if a write may have been in flight.
+    `was_sent` is True if a write may have been sent to the server.
     """
     code = _code(error)
     if is_connection_lost(error):
-        if was_sent and not isinstance(error, asyncpg.InterfaceError):  # raised before sending
-            return OutcomeUnknown(
-                f"{location.display_name}: the connection was lost during a write ({error!r})"
-            )
+        if was_sent and not isinstance(error, asyncpg.InterfaceError):  # this error is raised before sending
+            reason = "the connection was lost during a write, which may have been applied"
+            return OutcomeUnknown(f"{location.display_name}: {reason} ({error!r})")
         return StorageUnavailable(f"{location.display_name}: the server is unreachable ({error!r})")
     if code in ("42P01", "42883", "3F000"):
         remedy = f"run: perdure migrate --url {location.display_name}"
         return MissingSchema(location.display_name, "the tables do not exist", remedy)
     if isinstance(error, UnicodeDecodeError):
-        return StorageCorrupt(f"{location.display_name}: stored text is not UTF-8 ({error})")
+        return StorageCorrupt(f"{location.display_name}: stored text is not valid UTF-8 ({error})")
     kind, reason = _find(_ERRORS_BY_CODE, code) or (StorageFailed, "PostgreSQL failed")
     return kind(f"{location.display_name}: {reason} ({error})")
 
 
 def as_connect_error(error: Exception, location: Location) -> StorageError:
-    """Return the contract's error for an error while connecting, with a remedy if there is one.
+    """Return the storage error for an error that occurred while connecting.
 
-    An unreachable server is not reported as CannotOpen, because it may be reachable later.
+    An unreachable server is not reported as CannotOpen, because it may become reachable later.
     """
     if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
         return StorageUnavailable(f"{location.display_name}: no host accepts writes; only standbys responded")
     if isinstance(error, (ssl.SSLError, ValueError)):
-        return CannotOpen(location.display_name, str(error), "check the driver's options in the URL")
+        return CannotOpen(location.display_name, str(error), "check the options for asyncpg in the URL")
     found = _find(_CONNECT_ERRORS, _code(error))
     return CannotOpen(location.display_name, *found) if found else as_storage_error(error, location)
 
 
 def is_connection_lost(error: Exception) -> bool:
-    """Return whether the connection was lost, or could not be opened."""
+    """Return whether an error means that the connection was lost or could not be opened."""
     if isinstance(error, asyncpg.PostgresError):
         code = _code(error)
         return code in _CONNECTION_LOST_CODES or code.startswith("08")
@@ -110,5 +109,5 @@ def _code(error: Exception) -> str:
 
 
 def _find(table: Mapping[str, T], code: str) -> T | None:
-    """Return the entry for a code, or for the class of the code."""
+    """Return the entry for an error code or, if there is none, for its class (the first two characters)."""
     return table.get(code) or table.get(code[:2])

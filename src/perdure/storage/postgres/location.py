@@ -1,7 +1,7 @@
-"""The parts of a `postgresql:` URL: the server, the database, the schema in it, and the options.
+"""Parse a `postgresql:` URL into the server, the database, the schema and the options.
 
-Our own options are removed from the URL, and the rest of the URL is passed to the driver. Messages show the
-URL without user and password.
+perdure removes its own options from the URL and passes the rest to the driver. Messages show the URL without
+user and password.
 """
 
 from __future__ import annotations
@@ -26,52 +26,52 @@ _Seconds = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """Our own options of a `postgresql:` URL."""
+    """The options of a `postgresql:` URL that are for perdure and not for the driver."""
 
     schema: str = "perdure"
-    """The schema of the tables. Each schema is a separate storage."""
+    """The schema that contains the tables. Each schema is a separate storage."""
     pool: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 8
-    """Maximum number of connections. While there is a watch, one more connection listens."""
+    """Maximum number of connections. While a watch is open, one more connection receives notifications."""
     pooler: Literal["transaction"] | None = None
-    """Must be `transaction` if a pooler assigns a server connection to each transaction."""
+    """Must be `transaction` if the server is behind a pooler, such as PgBouncer, in transaction mode."""
     migrate: Literal["auto", "never"] = "auto"
-    """With `auto`, opening the storage creates the tables or migrates them to the newest schema."""
+    """With `auto`, opening a storage creates or migrates the tables. With `never`, run `perdure migrate`."""
     statement_timeout: _Seconds = 60.0
-    """Maximum number of seconds for a statement before StorageBusy is raised. 0 means no limit."""
+    """Maximum number of seconds that a statement can take before StorageBusy is raised. 0 means no limit."""
     lock_timeout: _Seconds = 30.0
     """Maximum number of seconds that a commit waits for other writes to its partition. 0 means no limit."""
     persistence: Literal["any", "required", "always"] = "required"
-    """With `any`, a server that does not flush its writes is accepted. With `always`, a server whose pages a
-    power cut can damage is refused."""
+    """`required` refuses a server with `fsync` off. `always` also refuses one with `full_page_writes` off.
+    `any` accepts every server."""
 
 
 class Location(msgspec.Struct, frozen=True, kw_only=True):
-    """A server, a schema, and the options to use them with."""
+    """The result of parsing a URL: a server, a schema and options."""
 
     dsns: tuple[str, ...]
-    """The URLs for the driver: one for each host, in the order in which they are tried."""
+    """The URLs that are passed to the driver, one for each host. They are tried in this order."""
     display_name: str
-    """The URL without user, password and options, for messages."""
+    """The URL for messages, without user and password. `schema` is its only option."""
     options: Options = Options()
 
     @property
     def requires_read_write(self) -> bool:
-        """Whether a host whose transactions are read-only by default is skipped, like a standby."""
+        """Whether to skip a host whose transactions are read-only by default. Standbys are always skipped."""
         return "target_session_attrs=read-write" in urlsplit(self.dsns[0]).query.split("&")
 
     @property
     def quoted_schema(self) -> str:
-        """The name of the schema, quoted for use in a statement."""
+        """The name of the schema, quoted for use in an SQL statement."""
         return '"' + self.options.schema.replace('"', '""') + '"'
 
     @property
     def channel(self) -> str:
-        """The channel of notifications. If two schemas share one by chance, watches wake unnecessarily."""
+        """The notification channel. If two schemas share it by chance, watches may wake without a change."""
         return f"perdure_{crc32(self.options.schema.encode()):08x}"
 
     @property
     def lock_timeout_setting(self) -> str:
-        """The timeout for locks, as a setting of the server."""
+        """The value of PostgreSQL's `lock_timeout` setting, in milliseconds."""
         return f"{round(self.options.lock_timeout * 1000)}ms"
 
 
@@ -81,7 +81,7 @@ def parse_url(url: str) -> Location:
     try:
         parts = urlsplit(url)
     except ValueError:
-        raise _invalid_url_error(scheme) from None  # its message may contain the password
+        raise _invalid_url_error(scheme) from None  # the message of the cause may contain the password
     user, at, hosts = parts.netloc.rpartition("@")
     if (
         not url.startswith(f"{scheme}://")
@@ -105,29 +105,29 @@ def parse_url(url: str) -> Location:
 
 
 def _has_unencoded_password(parts: SplitResult) -> bool:
-    """Return whether an unencoded special character may have truncated the password."""
+    """Return whether the password seems to contain a special character that is not percent-encoded."""
     return bool(parts.fragment) or "@" in parts.path or "@" in parts.query
 
 
 def _are_valid_hosts(hosts: Sequence[str]) -> bool:
-    """Return whether each port is a number. If no host is given, part of a password may be in its place."""
+    """Return whether every port is a number and, in a list of several hosts, no host is empty."""
     ports = [host.rpartition("]")[2].partition(":")[2] for host in hosts]
     return all(not port or port.isdecimal() for port in ports) and (all(hosts) or len(hosts) == 1)
 
 
 def _check_schema(display_name: str, schema: str) -> None:
-    """Refuse a name that the server would truncate or interpret differently."""
+    """Refuse a schema name that PostgreSQL would truncate, or that has a special meaning for it."""
     if not 1 <= len(schema.encode()) <= _MAX_IDENTIFIER_BYTES or "\0" in schema:
-        reason = f"the schema name must have 1 to {_MAX_IDENTIFIER_BYTES} bytes and no NUL"
+        reason = f"a schema name must be 1 to {_MAX_IDENTIFIER_BYTES} bytes long and must not contain NUL"
         raise CannotOpen(display_name, reason, "use another schema")
     if schema == "$user" or schema.startswith("pg_") or schema == "information_schema":
-        raise CannotOpen(display_name, f"{schema} is reserved by PostgreSQL", "use another schema")
+        raise CannotOpen(display_name, f"the schema {schema} is reserved by PostgreSQL", "use another schema")
 
 
 def _invalid_url_error(scheme: str) -> CannotOpen:
-    """Return an error that does not show the URL, because any part of it can be part of the password."""
+    """Return an error that does not show the URL, because any part of the URL can be part of the password."""
     remedy = (
         "use postgresql://user:password@host:port/database "
         "(write @ / ? # in user, password and database as %40 %2F %3F %23)"
     )
-    return CannotOpen(f"{scheme}:", "the URL names no server", remedy)
+    return CannotOpen(f"{scheme}:", "the URL is not valid", remedy)

@@ -1,7 +1,6 @@
-"""Wake the watches of this client when other clients commit: by LISTEN or, through a pooler, by polling.
+"""Wake the watches of this client when other clients commit, by LISTEN or (behind a pooler) by polling.
 
-Nothing runs while there is no watch. After a lost connection all watches are woken, because changes may have
-been missed.
+Nothing runs while no watch is open. After a reconnect all watches wake, because changes may have been missed.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ if TYPE_CHECKING:
     from .pool import Connection
 
 LINGER_SECONDS = 5.0
-"""Seconds to continue listening after the last watch is closed, because another is often opened soon."""
+"""Seconds to keep listening after the last watch is closed, because a new watch is often opened soon."""
 RECONNECT_DELAY = 1.0
 """Seconds to wait before a lost connection is replaced."""
 KEEPALIVE_SECONDS = 30.0
-"""Seconds without a notification after which the connection is checked."""
+"""Seconds between two checks that the connection still works."""
 POLL_SECONDS = 0.2
 MAX_PAYLOAD_BYTES = 7_999
 
 
 class ChangeListener(ABC):
-    """A receiver of the changes of other clients. Its task runs while there is a watch."""
+    """Wakes watches when other clients make changes. Its asyncio task runs while a watch is open."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self.watches = WatchRegistry(on_watched_changed=self._on_watched_changed)
@@ -47,7 +46,7 @@ class ChangeListener(ABC):
         self._end: asyncio.TimerHandle | None = None
 
     def message(self, addresses: Sequence[Address] | None) -> str:
-        """Return the message to send after a change at these addresses. None means any address."""
+        """Return the notification to send after changes at these addresses. None wakes all watches."""
         message = msgspec.json.encode((self._client, addresses))
         if len(message) > MAX_PAYLOAD_BYTES:
             return self.message(None)
@@ -63,7 +62,7 @@ class ChangeListener(ABC):
 
     @abstractmethod
     async def _listen_once(self) -> None:
-        """Wake watches until the connection is lost."""
+        """Connect, and wake watches until the connection is lost."""
 
     async def _listen_forever(self) -> None:
         while True:
@@ -90,7 +89,7 @@ class ChangeListener(ABC):
 
 
 class NotifyListener(ChangeListener):
-    """A receiver of notifications, which listens on a separate connection."""
+    """Receives the notifications of other clients on a separate connection."""
 
     async def _listen_once(self) -> None:
         connection = await self._pool.connect()
@@ -117,10 +116,10 @@ class NotifyListener(ChangeListener):
     def _on_notification(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
         try:
             client, addresses = msgspec.json.decode(str(payload), type=tuple[str, list[Address] | None])
-        except msgspec.DecodeError:  # another application has sent it
+        except msgspec.DecodeError:  # another application sent this notification
             client, addresses = "", None
         if client == self._client:
-            return  # our watches were woken when the commit returned
+            return  # a change by this client, which woke its watches when the write returned
         if addresses is None:
             self.watches.wake_all()
         else:
@@ -128,7 +127,7 @@ class NotifyListener(ChangeListener):
 
 
 class PollingListener(ChangeListener):
-    """A receiver that polls a counter of commits, because LISTEN does not work through a pooler."""
+    """Polls a counter of changes, because LISTEN does not work through a pooler."""
 
     async def _listen_once(self) -> None:
         sql = statement("change_counter", self._pool.location.quoted_schema)

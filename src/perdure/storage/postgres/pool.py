@@ -1,7 +1,7 @@
-"""The pool of connections to the server: timeouts, retries and closing.
+"""The pool of connections to the server. It handles timeouts, retries and closing.
 
 A read whose connection was lost is repeated once, on a new connection. A write is sent only once. No call
-leaves any state in a session, so a pooler may switch sessions between calls.
+leaves any state in a session, so a pooler can use a different session for each call.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     Session: TypeAlias = asyncpg.pool.PoolConnectionProxy[asyncpg.Record]
 
 CONNECT_TIMEOUT = 10.0
-"""Maximum number of seconds to connect to a host."""
+"""Maximum number of seconds that connecting to a host can take."""
 CLOSE_TIMEOUT = 5.0
 CLIENT_TIMEOUT_MARGIN = 10.0
-"""Seconds to wait after the server's own timeout before the connection is considered lost."""
+"""Seconds to wait after the server's own statement timeout before the connection is considered lost."""
 FULL_SCAN_TIMEOUT = 86_400.0
-"""Maximum number of seconds for a statement that scans whole tables."""
+"""Maximum number of seconds that a statement can take if it scans whole tables."""
 _PLANNER_SETTINGS = {"enable_seqscan": "off", "enable_bitmapscan": "off", "enable_sort": "off", "jit": "off"}
-"""Settings that make the planner use the index of a query, even on a table without statistics.
+"""Settings that make the query planner use indexes, even on a table without statistics.
 
-`jit` is off because servers before version 18 estimate a very high cost for a plan with a disabled step, and
-would therefore compile it.
+`jit` is off because PostgreSQL before version 18 assigns a very high cost to a plan that contains a disabled
+operation, and would therefore compile the plan.
 """
 _LONG_TRANSACTION_SETTINGS = """
     SET LOCAL statement_timeout = 0;
@@ -44,7 +44,7 @@ _LONG_TRANSACTION_SETTINGS = """
 
 
 class ConnectionPool:
-    """A pool of connections to one server. It belongs to one event loop."""
+    """A pool of connections to one server. Use it in one event loop only."""
 
     def __init__(self, location: Location) -> None:
         self.location = location
@@ -59,16 +59,16 @@ class ConnectionPool:
 
     @classmethod
     async def open(cls, location: Location) -> Self:
-        """Create a pool. It connects when it is first used."""
+        """Create a pool. The pool connects when it is first used."""
         opened = cls(location)
         await opened._pool
         return opened
 
     async def connect(self, *_: object, **__: object) -> Connection:
-        """Return a new connection. The pool calls this too, with arguments that are ignored.
+        """Return a new connection. asyncpg's pool also calls this method, with arguments that are ignored.
 
-        If the caller is cancelled, connecting continues, because the driver does not handle cancellation
-        cleanly.
+        If the caller is cancelled, connecting continues and the connection is then closed, because the driver
+        does not handle cancellation cleanly.
         """
         task = asyncio.ensure_future(_connect(self.location, self.location.dsns))
         self._connecting.add(task)
@@ -89,12 +89,12 @@ class ConnectionPool:
         return await self._run(sql, values, is_write=False)
 
     async def write(self, sql: str, *values: object) -> list[asyncpg.Record]:
-        """Run a statement that writes, in its own transaction. It is sent only once."""
+        """Run a statement that writes, in its own transaction. The statement is never sent twice."""
         return await self._run(sql, values, is_write=True)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Session]:
-        """Provide a session in a long transaction, which is cancelled CLOSE_TIMEOUT seconds after `close`."""
+        """Run a long transaction. If the pool is closed, cancel it after CLOSE_TIMEOUT seconds."""
         async with self._acquire_tracked() as session:
             try:
                 async with self._cancel_after_close(), session.transaction():
@@ -107,7 +107,7 @@ class ConnectionPool:
                 raise await self._storage_error(error, was_sent=True) from error
 
     async def close(self) -> None:
-        """Wait for the calls in flight, cancel long transactions, and close all connections."""
+        """Wait for calls in flight, cancel long transactions after a timeout, and close all connections."""
         self._closed = True
         for limit in self._long_running:
             limit.reschedule(asyncio.get_running_loop().time() + CLOSE_TIMEOUT)
@@ -134,7 +134,7 @@ class ConnectionPool:
 
     @asynccontextmanager
     async def _cancel_after_close(self) -> AsyncGenerator[None]:
-        """Cancel the work in this context, here and on the server, CLOSE_TIMEOUT seconds after `close`."""
+        """Cancel the work in this context, here and on the server, CLOSE_TIMEOUT seconds after a `close`."""
         limit = asyncio.timeout(None)
         self._long_running.add(limit)
         try:
@@ -160,7 +160,7 @@ class ConnectionPool:
             try:
                 yield session
             finally:
-                with suppress(*DRIVER_ERRORS):  # then the pool has closed it and opens another one later
+                with suppress(*DRIVER_ERRORS):  # after an error the pool closes this connection
                     await self._pool.release(session, timeout=CLOSE_TIMEOUT)
         finally:
             self._in_use -= 1
@@ -169,9 +169,9 @@ class ConnectionPool:
 
 
 async def _connect(location: Location, dsns: Sequence[str]) -> Connection:
-    """Connect to the first host that is reachable and not a standby, with a timeout for each host.
+    """Connect to the first host that is reachable and not a standby. Each host has its own timeout.
 
-    A pooler supports neither settings of a session nor prepared statements.
+    A pooler supports neither session settings nor prepared statements.
     """
     is_pooled = location.options.pooler is not None
     seconds = location.options.statement_timeout
@@ -199,10 +199,10 @@ async def _connect(location: Location, dsns: Sequence[str]) -> Connection:
 
 
 async def _skip_reset(_: object) -> None:
-    """Do nothing, instead of the driver's reset, which costs a round trip and has nothing to undo here."""
+    """Do nothing. The driver's own reset would cost a round trip, and there is no session state to reset."""
 
 
 def _terminate_unused(task: asyncio.Task[Connection]) -> None:
-    """Close a connection whose caller has stopped waiting."""
+    """Close a new connection if the caller that opened it was cancelled."""
     if not task.cancelled() and task.exception() is None:
         task.result().terminate()

@@ -1,7 +1,7 @@
-"""The schema: check the server and the schema before changing them, create and migrate tables, load SQL.
+"""Check the server, create and migrate the tables, and load the SQL statements.
 
-Each statement is in a file in the directory `sql`. The name of the file is the name of the statement. Several
-processes can migrate at the same time: the first one migrates, and the others wait and find the new schema.
+Each SQL statement is in its own file, `sql/<name>.sql`. If several processes migrate at the same time, the
+first one does the work, and the others wait for it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def migrate(url: str) -> None:
 
 
 async def open_pool(location: Location, *, may_migrate: bool) -> ConnectionPool:
-    """Connect to the server, and create or migrate the schema if necessary and allowed."""
+    """Connect to the server, and create or migrate the tables if this is necessary and allowed."""
     pool = await ConnectionPool.open(location)
     try:
         await prepare_schema(pool, may_migrate=may_migrate)
@@ -53,7 +53,7 @@ async def open_pool(location: Location, *, may_migrate: bool) -> ConnectionPool:
 async def prepare_schema(
     pool: ConnectionPool, *, may_migrate: bool, steps: tuple[str, ...] | None = None
 ) -> None:
-    """Create or migrate the schema if necessary. If that is not allowed, raise MissingSchema."""
+    """Create or migrate the tables if necessary. If `may_migrate` is False, raise MissingSchema instead."""
     location = pool.location
     steps = migrations() if steps is None else steps
     found = await _inspect(location, pool.read)
@@ -72,11 +72,11 @@ async def prepare_schema(
 
 
 async def _migrate(pool: ConnectionPool, steps: tuple[str, ...]) -> None:
-    """Run the missing migrations in one transaction."""
+    """Run the migrations that have not run yet, in one transaction."""
     location = pool.location
     async with pool.transaction() as session:
         await session.execute(_LOCK_MIGRATION, location.options.schema, timeout=FULL_SCAN_TIMEOUT)
-        found = await _inspect(location, session.fetch)  # another process may have migrated it
+        found = await _inspect(location, session.fetch)  # again: another process may have migrated the schema
         version = await _schema_version(location, found, session.fetch, len(steps))
         if not found["has_schema"]:
             await session.execute(f"CREATE SCHEMA {location.quoted_schema}")
@@ -91,7 +91,7 @@ async def _inspect(location: Location, fetch: _Fetch) -> asyncpg.Record:
 
 
 async def _schema_version(location: Location, found: asyncpg.Record, fetch: _Fetch, newest: int) -> int:
-    """Return the version of the schema, or 0 if there are no tables."""
+    """Return the version of the tables, or 0 if there are none. Raise an error if they cannot be used."""
     if not found["tables"]:
         return 0
     rows = await fetch(statement("version", location.quoted_schema)) if found["is_ours"] else []
@@ -108,14 +108,14 @@ async def _schema_version(location: Location, found: asyncpg.Record, fetch: _Fet
 
 def _check_server(location: Location, found: asyncpg.Record) -> None:
     if found["version"] < _MIN_VERSION:
-        reason = f"the server is PostgreSQL {found['version'] // 10_000}"
+        reason = f"the server runs PostgreSQL {found['version'] // 10_000}, which is too old"
         raise CannotOpen(location.display_name, reason, "use PostgreSQL 15 or later")
     if found["encoding"] != "UTF8":
-        reason = f"the database is encoded in {found['encoding']}"
+        reason = f"the encoding of the database is {found['encoding']}"
         raise CannotOpen(location.display_name, reason, "use a database whose encoding is UTF8")
     if found["isolation"] != "read committed":
         isolation = f"default_transaction_isolation is {found['isolation']}"
-        reason = f"{isolation}, which cannot be changed through a pooler"
+        reason = f"{isolation}, and perdure cannot change this through a pooler"
         remedy = "set default_transaction_isolation to 'read committed' for this user"
         raise CannotOpen(location.display_name, reason, remedy)
     _check_persistence(location, found)
@@ -129,7 +129,7 @@ def _check_persistence(location: Location, found: asyncpg.Record) -> None:
             raise UnsafeServer(location.display_name, reason, remedy)
         log.warning("%s: %s; acknowledged writes can be lost", location.display_name, reason)
     elif found["full_page_writes"] != "on" and location.options.persistence == "always":
-        reason = "a power cut can damage the pages of the server (full_page_writes is off)"
+        reason = "a power cut can damage the server's data (full_page_writes is off)"
         raise UnsafeServer(
             location.display_name, reason, "set full_page_writes = on, or remove persistence=always"
         )
@@ -140,13 +140,13 @@ def _check_persistence(location: Location, found: asyncpg.Record) -> None:
 
 @cache
 def statement(name: str, schema: str) -> str:
-    """Return a statement for the tables of a schema. The name of the schema is already quoted."""
+    """Return a statement for the tables of a schema. `schema` must already be quoted."""
     return (_PACKAGE / "sql" / f"{name}.sql").read_text(encoding="utf-8").replace("{schema}", schema)
 
 
 @cache
 def page_statement(schema: str, *, one_partition: bool, one_tag: bool, descending: bool) -> str:
-    """Return the statement of a page. Its expressions select the index, as the first migration explains."""
+    """Return the statement that reads a page. `migrations/0001.sql` explains how it selects the index."""
     order = '"order" + 0' if one_tag else '"order"'
     columns = [order, "key"] if one_partition else [order, "key", "partition"]
     scope = "space = $1 AND partition = $2" if one_partition else "space || '' = $1"
@@ -164,9 +164,9 @@ def page_statement(schema: str, *, one_partition: bool, one_tag: bool, descendin
 
 
 def limit_bytes(listing: str, maximum: int) -> str:
-    """Return a statement that ends a listing when the total size of its bodies reaches a maximum.
+    """Return a statement that ends a listing when the total size of its bodies reaches `maximum` bytes.
 
-    The server knows the length of a body without reading the body.
+    The server knows the length of a body without reading it.
     """
     sums = "sum(octet_length(body)) OVER (ROWS UNBOUNDED PRECEDING) AS bytes"
     page = f"SELECT *, {sums} FROM ({listing}) AS listed"  # noqa: S608 - `listing` is a packaged statement
@@ -174,12 +174,12 @@ def limit_bytes(listing: str, maximum: int) -> str:
 
 
 def addresses_only(listing: str) -> str:
-    """Return a statement that reads only the addresses of a listing."""
+    """Return a statement that reads only the addresses of the records in a listing."""
     _, rest = listing.split("\n", 1)
     return f"SELECT space, partition, key\n{rest}"
 
 
 def migrations() -> tuple[str, ...]:
-    """Return, for each schema version from 0, the script that migrates to the next version."""
+    """Return the migration scripts in order. Each one raises the schema version by one."""
     scripts = sorted((_PACKAGE / "migrations").iterdir(), key=lambda each: each.name)
     return tuple(script.read_text(encoding="utf-8") for script in scripts)

@@ -1,4 +1,4 @@
-"""The SQLite engine: records in one file, without a server."""
+"""The SQLite engine. It stores records in one file and needs no server."""
 
 from .engine import SqliteEngine, open_engine
 from .location import file_exists

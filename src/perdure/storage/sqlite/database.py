@@ -1,6 +1,6 @@
-"""The database file: check it before it is changed, create and migrate it, connect to it, and load its SQL.
+"""Check, create, migrate and open the database file, and load the SQL statements.
 
-Each statement is in a file in the directory `sql`. The name of the file is the name of the statement.
+Each SQL statement is in its own file, `sql/<name>.sql`.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _PACKAGE = files(__package__ or "")
 _MIN_VERSION = (3, 40)
 _HEADER_READ_ATTEMPTS = 5
 _LOCK_RETRY_SECONDS = 0.0005, 0.003
-"""Range of the random delay between attempts to get a lock. SQLite's own delays are longer: with them, a
-process can wait forever while others write."""
+"""Range of the random delay between attempts to get a lock. SQLite's own delays are longer: a process that
+uses them may never get the lock while others keep writing."""
 
 
 def prepare_database(location: Location, steps: tuple[tuple[str, ...], ...] | None = None) -> None:
-    """Create the file, or migrate it to the newest schema, in WAL mode. A refused file is left unchanged."""
+    """Create or migrate the file, and switch it to WAL mode. A file that cannot be used is left unchanged."""
     if sqlite3.sqlite_version_info < _MIN_VERSION:
-        reason = f"Python uses SQLite {sqlite3.sqlite_version}"
+        reason = f"this Python uses SQLite {sqlite3.sqlite_version}, which is too old"
         raise CannotOpen(location.display_name, reason, "use a Python with SQLite 3.40 or later")
     steps = migrations() if steps is None else steps
-    if not _is_new_file(location):  # check its header first: opening the database can already change the file
+    if not _is_new_file(location):  # check the header first, because opening the database can change the file
         application, version = _read_header_with_retry(location)
         _check_application(location, application)
         _check_version(location, version, len(steps))
@@ -46,7 +46,7 @@ def prepare_database(location: Location, steps: tuple[tuple[str, ...], ...] | No
 
 
 def connect(location: Location, *, create: bool = False, wait_for_locks: bool = False) -> sqlite3.Connection:
-    """Return a connection that any thread can use. With `wait_for_locks`, SQLite itself waits for locks."""
+    """Return a connection that any thread can use. Without `wait_for_locks`, a lock is an immediate error."""
     options = location.options
     db = sqlite3.connect(
         f"{_uri(location)}?mode={'rwc' if create else 'rw'}",
@@ -70,7 +70,7 @@ def connect(location: Location, *, create: bool = False, wait_for_locks: bool = 
 
 
 def execute_when_unlocked(db: sqlite3.Connection, statement: str, location: Location) -> sqlite3.Cursor:
-    """Execute a statement that needs a lock. Wait for the lock for up to `busy_timeout` seconds."""
+    """Execute a statement. While the database is locked, retry for up to `busy_timeout` seconds."""
     seconds = location.options.busy_timeout
     deadline = time.monotonic() + seconds
     while True:
@@ -80,7 +80,7 @@ def execute_when_unlocked(db: sqlite3.Connection, statement: str, location: Loca
             if not is_busy(error):
                 raise
             if time.monotonic() >= deadline:
-                reason = f"the database was locked for {seconds:g} seconds (busy_timeout)"
+                reason = f"the database was locked for {seconds:g} seconds; try again, or raise busy_timeout"
                 raise StorageBusy(f"{location.display_name}: {reason}") from error
             time.sleep(uniform(*_LOCK_RETRY_SECONDS))
 
@@ -90,15 +90,15 @@ def _uri(location: Location) -> str:
 
 
 def _migrate(db: sqlite3.Connection, location: Location, steps: tuple[tuple[str, ...], ...]) -> None:
-    """Run the missing migrations in one transaction."""
+    """Run the migrations that have not run yet, in one transaction."""
     if _read_version(db, location) == len(steps):
         return
     db.execute("BEGIN")
     try:
-        # This takes the write lock. In an empty file it also writes the first page, so it is done inside the
-        # transaction: otherwise the file would exist for a moment without our application id.
+        # This takes the write lock. In an empty file it also writes the first page, so it must be inside the
+        # transaction: otherwise the file would exist for a moment without perdure's application id.
         execute_when_unlocked(db, "PRAGMA auto_vacuum = INCREMENTAL", location)
-        version = _read_version(db, location)  # another process may have migrated it
+        version = _read_version(db, location)  # again, because another process may have migrated the file
         _check_version(location, version, len(steps))
         for statement in (statement for step in steps[version:] for statement in step):
             db.execute(statement)
@@ -109,12 +109,12 @@ def _migrate(db: sqlite3.Connection, location: Location, steps: tuple[tuple[str,
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise
-    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # so that the header has the new version
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # write the new version into the header of the file
 
 
 def _read_version(db: sqlite3.Connection, location: Location) -> int:
     (tables,) = execute_when_unlocked(db, "SELECT count(*) FROM sqlite_master", location).fetchone()
-    # Read after the tables, because one transaction writes both.
+    # Read the id after the tables: one transaction writes both, so a file with our tables also has our id.
     (application,) = execute_when_unlocked(db, "PRAGMA application_id", location).fetchone()
     _check_application(location, application if tables else APPLICATION_ID)
     return execute_when_unlocked(db, "PRAGMA user_version", location).fetchone()[0]
@@ -124,13 +124,13 @@ def _is_new_file(location: Location) -> bool:
     name, path = location.display_name, location.path
     try:
         if not path.parent.is_dir():
-            raise CannotOpen(name, "its directory does not exist", f"create {path.parent}")
+            raise CannotOpen(name, "the directory of the file does not exist", f"create {path.parent}")
         if path.is_dir():
             raise CannotOpen(name, "the path is a directory", "use the path of a file")
         if not path.exists():
             return True
         if not os.access(path, os.R_OK):
-            raise CannotOpen(name, "the file is not readable", "check its permissions")
+            raise CannotOpen(name, "the file is not readable", "check the permissions of the file")
         if not os.access(path, os.W_OK):
             raise StorageReadOnly(f"{name}: the file is not writable; check its permissions")
         return not path.stat().st_size
@@ -139,7 +139,7 @@ def _is_new_file(location: Location) -> bool:
 
 
 def _read_header_with_retry(location: Location) -> tuple[int, int]:
-    """Read the header, and retry if that fails: another process may be writing its log back into the file."""
+    """Read the header. Retry if this fails, because another process may be writing its log into the file."""
     for _ in range(_HEADER_READ_ATTEMPTS):
         try:
             return _read_header(location)
@@ -149,14 +149,14 @@ def _read_header_with_retry(location: Location) -> tuple[int, int]:
 
 
 def _read_header(location: Location) -> tuple[int, int]:
-    """Return the application id and the schema version, which SQLite reads without locks.
+    """Return the application id and the schema version from the header of the file, without taking locks.
 
-    The file is not read with `open`, because closing it would release the locks of this process (POSIX).
+    Do not use `open` to read the file: on POSIX, closing it would release all locks that this process has.
     """
     db = sqlite3.connect(f"{_uri(location)}?mode=ro&immutable=1", uri=True)
     try:
         if _has_sidecar(location.path, "-wal") or _has_sidecar(location.path, "-journal"):
-            db.execute("PRAGMA writable_schema = ON")  # accept a file whose last pages are still in the log
+            db.execute("PRAGMA writable_schema = ON")  # accept a file whose newest pages are only in the log
         else:
             _check_not_truncated(db, location)
         (application,) = db.execute("PRAGMA application_id").fetchone()
@@ -222,7 +222,7 @@ def page_statement(*, one_partition: bool, one_tag: bool, descending: bool) -> s
 
 
 def migrations() -> tuple[tuple[str, ...], ...]:
-    """Return, for each schema version from 0, the statements that migrate to the next version."""
+    """Return the migrations in order: for each one, the statements that raise the schema version by one."""
     scripts = sorted((_PACKAGE / "migrations").iterdir(), key=lambda each: each.name)
     return tuple(_split(script.read_text(encoding="utf-8")) for script in scripts)
 

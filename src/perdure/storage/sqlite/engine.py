@@ -1,6 +1,6 @@
-"""The SQLite engine: the seven verbs on one file, which several processes can use at the same time.
+"""The SQLite engine. It stores records in one file, which several processes can use at the same time.
 
-Writes go through `writer` and `write_transaction`, reads through `read_connections` and `rows`.
+Writes use `writer` and `write_transaction`. Reads use `read_connections` and `rows`.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ _DUE = statement("due")
 _COUNTS = statement("counts")
 _ALL = statement("all")
 VACUUM_PAGES = 500
-"""Number of pages that one step of a vacuum moves while it locks the database: 2 MB, a few milliseconds."""
+"""Number of pages that a vacuum frees per step. Each step locks the database for a few milliseconds."""
 
 
 async def open_engine(url: str) -> SqliteEngine:
-    """Open the file of a URL. Create or migrate it if necessary."""
+    """Open the file of a `sqlite:` URL. Create or migrate the file if necessary."""
     location = parse_url(url)
     with translate_errors(location.display_name):
         return SqliteEngine(location, *await asyncio.to_thread(_connect, location))
 
 
 def _connect(location: Location) -> tuple[sqlite3.Connection, sqlite3.Connection]:
-    """Return a connection to write and one to read. This can wait for other processes: run it in a thread."""
+    """Return a connection for writing and one for reading. Run this in a thread, because it can block."""
     prepare_database(location)
     writing = connect(location)
     try:
@@ -60,7 +60,7 @@ def _connect(location: Location) -> tuple[sqlite3.Connection, sqlite3.Connection
 
 
 class SqliteEngine(Engine):
-    """An open file. It belongs to the event loop that opened it."""
+    """An engine with an open SQLite file. Use it only in the event loop that opened it."""
 
     name = "sqlite"
 
@@ -147,7 +147,7 @@ def _fetch_record(db: sqlite3.Connection, address: Address, now: Micros) -> Reco
 
 
 def _fetch_records(db: sqlite3.Connection, sql: str, values: dict[str, object], limit: int) -> list[Record]:
-    """Return a page. Rows that do not fit into it are not fetched."""
+    """Return a page of records. Stop fetching rows when the page is full."""
     return read(db, sql, values, lambda found: page_of(found, limit))
 
 
@@ -155,9 +155,9 @@ def _vacuum(db: sqlite3.Connection) -> None:
     """Return free pages to the file system, in steps, so that other clients can write between the steps."""
     free = _free_pages(db)
     while free:
-        db.executescript(f"PRAGMA incremental_vacuum({VACUUM_PAGES})")  # `execute` would free one page only
+        db.executescript(f"PRAGMA incremental_vacuum({VACUUM_PAGES})")  # `execute` would free only one page
         before, free = free, _free_pages(db)
-        if free >= before:  # other clients free as many, or the file has no incremental vacuum
+        if free >= before:  # other clients free pages as fast, or the file does not support this
             return
 
 
@@ -166,7 +166,7 @@ def _free_pages(db: sqlite3.Connection) -> int:
 
 
 def _maintain(location: Location) -> MaintenanceReport:
-    """Release free pages, write the log back into the file, and check pages, records and counters."""
+    """Release free pages, write the log into the file, and check the pages, the records and the counters."""
     size = location.path.stat().st_size
     db = connect(location, wait_for_locks=True)
     try:

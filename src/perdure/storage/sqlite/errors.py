@@ -1,4 +1,4 @@
-"""Translate SQLite's result codes to errors of the contract. Messages are not parsed."""
+"""Convert SQLite errors to storage errors by their result codes. SQLite's messages are not parsed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ..errors import (
     StorageReadOnly,
 )
 
-_LOCKED = (StorageBusy, "the database is locked by another process")
-_NOT_WRITABLE = (StorageReadOnly, "the file or its directory is not writable")
+_LOCKED = (StorageBusy, "the database is locked by another process; try again later")
+_NOT_WRITABLE = (StorageReadOnly, "the file or its directory is not writable; check the permissions")
 _DAMAGED = (StorageCorrupt, "the file is damaged; restore it from a backup")
 _ERRORS_BY_CODE: dict[int, tuple[type[StorageError], str]] = {
     sqlite3.SQLITE_BUSY: _LOCKED,
@@ -39,17 +39,17 @@ def is_not_a_database(error: sqlite3.Error) -> bool:
 
 
 def is_undecodable(error: sqlite3.Error) -> bool:
-    """Return whether the `sqlite3` module itself failed to decode text that is not UTF-8."""
+    """Return whether the `sqlite3` module raised this error because stored text is not valid UTF-8."""
     return isinstance(error, sqlite3.OperationalError) and not _primary_code(error)
 
 
 def as_storage_error(error: sqlite3.Error, path: str) -> StorageError:
-    """Return the contract's error for an error of SQLite. The caller sets the cause."""
+    """Return the storage error for a SQLite error. The caller sets its `__cause__`."""
     code = _primary_code(error)
     if is_undecodable(error):
         code = sqlite3.SQLITE_CORRUPT
     if code == sqlite3.SQLITE_CANTOPEN:
-        remedy = "check that its directory exists and is writable"
+        remedy = "check that the directory of the file exists and is writable"
         return CannotOpen(path, "SQLite cannot open the file", remedy)
     kind, reason = _ERRORS_BY_CODE.get(code, (StorageFailed, "SQLite failed"))
     return kind(f"{path}: {reason} ({error})")
@@ -57,7 +57,7 @@ def as_storage_error(error: sqlite3.Error, path: str) -> StorageError:
 
 @contextmanager
 def translate_errors(path: str) -> Generator[None]:
-    """Raise errors of SQLite and of the operating system as errors of the contract."""
+    """Convert errors of SQLite and of the operating system to storage errors."""
     try:
         yield
     except sqlite3.Error as error:
@@ -67,5 +67,5 @@ def translate_errors(path: str) -> Generator[None]:
 
 
 def _primary_code(error: sqlite3.Error) -> int:
-    """Return the low byte of an extended result code, which is the primary code."""
+    """Return the primary result code, which is the low byte of the extended result code."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF

@@ -1,4 +1,4 @@
-"""The parts of a `sqlite:` URL: the file and the options."""
+"""Parse a `sqlite:` URL into the path of a file and options."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     synchronous: Literal["full", "normal"] = "full"
     """With `full`, acknowledged writes survive a power cut. With `normal`, they survive a crash of the
-    process, but a power cut can lose the last of them. Neither setting can damage the file."""
+    process, but a power cut can lose the most recent ones. The file stays intact with both."""
     busy_timeout: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 30.0
-    """Seconds to wait for locks of other processes before StorageBusy is raised."""
+    """Seconds to wait for another process to release a lock, before StorageBusy is raised."""
     max_bytes: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    """Maximum size of the file. A write that would exceed it raises StorageFull."""
+    """Maximum size of the file in bytes. A write that would exceed it raises StorageFull."""
 
 
 class Location(msgspec.Struct, frozen=True, kw_only=True):
-    """The path of a file and the options to open it with."""
+    """The path of a database file, and the options for opening it."""
 
     path: Path
     options: Options = Options()
@@ -44,7 +44,7 @@ def parse_url(url: str) -> Location:
         path = unquote(parts.path[1:])
         path.encode()
         absolute = Path(path).absolute()
-    except (OSError, ValueError) as error:  # an error of encoding is a ValueError
+    except (OSError, ValueError) as error:  # UnicodeEncodeError is a ValueError
         raise _invalid_url_error(url) from error
     is_file = url.startswith("sqlite:///") and path not in ("", ":memory:") and "\0" not in path
     if not is_file or parts.fragment:
@@ -59,4 +59,4 @@ def file_exists(url: str) -> bool:
 
 def _invalid_url_error(url: str) -> CannotOpen:
     remedy = "use sqlite:///relative.db or sqlite:////absolute.db (write # as %23), or memory:"
-    return CannotOpen(url, "the URL names no file", remedy)
+    return CannotOpen(url, "the URL does not contain a valid path of a file", remedy)

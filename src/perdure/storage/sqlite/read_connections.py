@@ -1,7 +1,7 @@
-"""The connections that read. They never wait for the writer: in WAL mode a statement sees the newest commit.
+"""Connections for reading. In WAL mode, they see the newest commit and never wait for a writer.
 
-A lookup by key takes less time than passing it to a thread, so it runs in the thread of the event loop. A
-read of many rows runs in a small thread pool.
+A lookup by key takes less time than a switch to another thread, so it runs in the event loop. A read of many
+rows runs in a small thread pool.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ T = TypeVar("T")
 
 POOL_THREADS = 2
 MAX_INLINE_LOOKUPS = 8
-"""Maximum number of lookups in a call that runs in the event loop. Larger calls run in the pool."""
+"""Maximum number of lookups in a call that runs in the event loop. Larger calls run in the thread pool."""
 
 
 class Reader:
-    """The connections for reading: one for the event loop, and one for each thread of the pool."""
+    """Runs reads. It has one connection for the event loop, and one for each thread of the pool."""
 
     def __init__(self, location: Location, loop_connection: sqlite3.Connection) -> None:
         self._location = location
@@ -35,13 +35,13 @@ class Reader:
         self._pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="perdure-sqlite-reader")
 
     async def run_inline(self, read: Callable[[sqlite3.Connection], T], rows: int) -> T:
-        """Look up rows by key: in the event loop if they are few and the database is not locked."""
+        """Look up rows by key, in the event loop if there are few and the database is not locked."""
         if rows > MAX_INLINE_LOOKUPS:
             return await self.run_in_pool(read)
         try:
             return read(self._loop_connection)
         except sqlite3.Error as error:
-            if is_busy(error):  # another process recovers the log: wait for that in a thread
+            if is_busy(error):  # another process is recovering the log: wait for it in a thread
                 return await self.run_in_pool(read)
             with translate_errors(self._location.display_name):
                 raise

@@ -1,7 +1,7 @@
-"""Convert rows to records. Text that is not UTF-8 damages only its own record.
+"""Convert rows to records. A row that is not valid UTF-8 becomes `Damaged` and does not affect other rows.
 
-For a row with such text, the `sqlite3` module raises an error and ends the statement. The statement is then
-run again with a text factory of our own, which is slower.
+The `sqlite3` module raises an error at such a row and ends the statement. The statement is then run again
+with a slower text factory, which returns None for invalid text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def read(
     values: Mapping[str, object],
     take: Callable[[Iterator[Record | Damaged]], T],
 ) -> T:
-    """Run a statement and pass its records to `take`, which need not read all of them; return its result."""
+    """Run a statement and return `take(records)`. If a record is damaged, call `take` a second time."""
     try:
         with closing(_records(db, sql, values)) as found:
             return take(found)
@@ -39,16 +39,16 @@ def read(
 
 
 def wrong_counters(db: sqlite3.Connection) -> list[tuple[Space, str, Tag, int, int]]:
-    """Return the counters that do not match the records: space, partition, tag, stored, actual.
+    """Return `(space, partition, tag, stored, actual)` for each counter that does not match the records.
 
-    Records whose tag is damaged are not counted.
+    Records with a damaged tag are ignored.
     """
     with text_or_none(db):
         return [row for row in db.execute(_WRONG_COUNTERS).fetchall() if None not in row]
 
 
 def _records(db: sqlite3.Connection, sql: str, values: Mapping[str, object]) -> Generator[Record | Damaged]:
-    """Yield the records. The caller must close the generator: until then the log cannot be truncated."""
+    """Yield the records. Close the generator after use, because the log cannot be truncated until then."""
     with closing(db.execute(sql, values)) as cursor:
         for row in cursor:
             yield _record(row)
@@ -57,7 +57,7 @@ def _records(db: sqlite3.Connection, sql: str, values: Mapping[str, object]) -> 
 def _record(row: tuple[Any, ...]) -> Record | Damaged:
     space, partition, key, order, body, version, tag, expires_at, lane, wake_at = row
     if body is None or tag is None or (lane is None) != (wake_at is None):
-        return Damaged(Address(space, partition, key), "its text is not UTF-8")
+        return Damaged(Address(space, partition, key), "its text is not valid UTF-8")
     return Record(
         space=space,
         partition=partition,
@@ -74,7 +74,7 @@ def _record(row: tuple[Any, ...]) -> Record | Damaged:
 
 @contextmanager
 def text_or_none(db: sqlite3.Connection) -> Generator[None]:
-    """Within this context, read text that is not UTF-8 as None."""
+    """Within this context, read text that is not valid UTF-8 as None."""
     db.text_factory = _decode_or_none
     try:
         yield

@@ -1,7 +1,7 @@
-"""`commit` and `purge`, within a transaction of the writer's connection.
+"""Run `commit` and `purge` in a SQLite transaction that many calls share.
 
-Many commits share a transaction. Each is decided first and written only if all of its changes are accepted,
-so no single commit ever has to be rolled back. Counters are summed over the transaction and written once.
+Each commit is decided before it writes anything, so a refused commit needs no rollback. The changes to
+counters are added up and written once, at the end of the transaction.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _ADD_COUNT = statement("add_count")
 _DELETE_ZERO_COUNT = statement("delete_zero_count")
 
 ALL_PARTITIONS = ""
-"""The partition name in counters over all partitions. No record can have this name."""
+"""The partition name of counters across all partitions. No record can have an empty partition name."""
 
 
 class _StoredRow(NamedTuple):
-    """The stored record at an address, live or expired."""
+    """Some columns of the stored record at an address. The record can be live or expired."""
 
     id: int
     expires_at: Micros | None
@@ -71,7 +71,7 @@ _ExpiredRow: TypeAlias = tuple[int, Space, str, str, Tag | None]  # id, space, p
 
 
 class Transaction:
-    """The work between BEGIN and COMMIT. Call `flush` before COMMIT."""
+    """Writes records between BEGIN and COMMIT. Call `flush` before COMMIT to write the counters."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
@@ -95,7 +95,7 @@ class Transaction:
                 guard_count = self._guarded_count(guard, partition) + delta
                 if guard_count > guard.max_count:
                     return Refused(results, guard_count=guard_count)
-                found = [self._find(change) for change in changes]  # the purge may have deleted some
+                found = [self._find(change) for change in changes]  # some may have been deleted
         for change, stored, result in zip(changes, found, accepted, strict=True):
             self._apply(change, stored, result)
         return Committed(accepted)
@@ -108,7 +108,7 @@ class Transaction:
             self._deltas[space, partition, tag] += actual - stored
 
     def flush(self) -> None:
-        """Write the counters that changed."""
+        """Write the counters that have changed."""
         changed = [(*scope, delta) for scope, delta in self._deltas.items() if delta]
         self._db.executemany(_ADD_COUNT, changed)
         self._db.executemany(_DELETE_ZERO_COUNT, [row[:3] for row in changed if row[3] < 0])
@@ -139,12 +139,12 @@ class Transaction:
         self._db.execute(_INSERT, msgspec.structs.astuple(record))  # the columns are the fields, in order
 
     def _delete_expired(self, sql: str, values: tuple[object, ...]) -> list[Purged]:
-        """Delete the records that a statement finds, and return them."""
+        """Delete the expired records that a SELECT statement finds, and return them."""
         with text_or_none(self._db):
             rows: list[_ExpiredRow] = self._db.execute(sql, values).fetchall()
         self._db.executemany(_DELETE, [row[:1] for row in rows])
         for _, space, partition, _, tag in rows:
-            if tag is not None:  # otherwise its tag is damaged: `repair_counters` corrects the count
+            if tag is not None:  # None means a damaged tag; `repair_counters` corrects its counter
                 self._add_delta(space, partition, tag, -1)
         return [Purged(space, partition, key, tag or "") for _, space, partition, key, tag in rows]
 
@@ -155,11 +155,11 @@ class Transaction:
         self._deltas[space, ALL_PARTITIONS, tag] += delta
 
     def _guarded_count(self, guard: Guard, partition: str) -> int:
-        """Return the number of stored records with a guarded tag, including expired ones."""
+        """Return the number of stored records that the guard counts, including expired ones."""
         return sum(self._current_count((guard.space, partition, tag)) for tag in guard.tags)
 
     def _current_count(self, scope: tuple[Space, str, Tag]) -> int:
-        """Return a counter including the changes of this transaction, which are not yet in the table."""
+        """Return the value of a counter, including changes by this transaction that are not written yet."""
         before = self._counted.get(scope)
         if before is None:
             row = self._db.execute(_COUNT, scope).fetchone()

@@ -1,8 +1,8 @@
-"""The writer: a thread that owns the only connection that writes, and commits in batches.
+"""The writer: a thread that owns the only connection for writing, and runs jobs in shared transactions.
 
-All jobs that wait when a transaction starts share the transaction and its flush to the disk; each job has its
-own result. If a batch fails, each of its jobs is repeated separately, so that a job that is too large for the
-disk does not fail the others. A result is delivered only after COMMIT has returned.
+All jobs that are waiting when a transaction starts share it, and so share one flush to disk. If the
+transaction fails, each job is repeated in its own transaction, so that a job that does not fit on the disk
+does not make the others fail. Each job has its own result, which is delivered after COMMIT has returned.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from .write_transaction import Transaction
 T = TypeVar("T")
 
 MAX_JOBS_PER_TRANSACTION = 256
-"""Maximum number of jobs in a transaction, so that other processes can write between transactions."""
+"""Maximum number of jobs in a transaction. Other processes can write between two transactions."""
 POLL_SECONDS = 0.04
-"""Seconds between two checks for commits of other processes, while there is a watch."""
+"""Seconds between two checks for commits by other processes, while a watch is open."""
 
 
 class _Job(NamedTuple, Generic[T]):
-    """A part of a transaction, which can run more than once, and the future of its result."""
+    """Work to do in a transaction, and the future that receives its result. `work` can run more than once."""
 
     work: Callable[[Transaction], T]
     on_result: Callable[[T], None]
@@ -44,17 +44,17 @@ _JobResult: TypeAlias = tuple[_AnyJob, object]
 
 
 class Writer:
-    """The writer thread and its queue. They belong to the event loop that created them."""
+    """Runs jobs in the writer thread. Use it only in the event loop that created it."""
 
     def __init__(self, location: Location, db: sqlite3.Connection) -> None:
         self._location = location
         self._db = db
         self._loop = asyncio.get_running_loop()
         self._waiting: list[_AnyJob] = []
-        self._queue: SimpleQueue[list[_AnyJob]] = SimpleQueue()  # an empty list wakes the thread
+        self._queue: SimpleQueue[list[_AnyJob]] = SimpleQueue()  # an empty list only wakes the thread
         self._closed = False
         self._on_external_commit: Callable[[], None] | None = None
-        self._data_version = 0  # differs from the first version read, so the first watch wakes at once
+        self._data_version = 0  # never a real version, so the first watch wakes at once
         self._thread = threading.Thread(target=self._run, name="perdure-sqlite-writer", daemon=True)
         self._thread.start()
 
@@ -74,28 +74,28 @@ class Writer:
         return await future
 
     def _enqueue(self) -> None:
-        """Pass all jobs of this iteration of the event loop to the thread together.
+        """Pass all jobs of this iteration of the event loop to the writer thread at once.
 
-        Otherwise the thread would commit the first job separately, and compete for the interpreter with the
-        event loop, which is still creating the others.
+        Otherwise the thread would commit the first job separately, and compete for the GIL with the event
+        loop, which is still creating the other jobs.
         """
         jobs, self._waiting = self._waiting, []
         self._queue.put(jobs)
 
     def set_external_commit_callback(self, on_external_commit: Callable[[], None] | None) -> None:
-        """Set the function to call in the event loop when other processes commit. None stops polling."""
+        """Set the function to call in the event loop when another process commits. None stops polling."""
         self._on_external_commit = on_external_commit
         self._queue.put([])
 
     async def close(self) -> None:
         """Finish the jobs in the queue, then stop the thread."""
         if not self._closed:
-            self._enqueue()  # first: otherwise the thread could see the flag without these jobs, and stop
+            self._enqueue()  # before the flag is set, otherwise the thread could stop without these jobs
             self._closed = True
             self._queue.put([])
         await asyncio.to_thread(self._thread.join)
 
-    # In the writer's thread
+    # The methods below run in the writer thread.
 
     def _run(self) -> None:
         try:
@@ -109,7 +109,7 @@ class Writer:
             self._db.close()
 
     def _next_jobs(self) -> list[_AnyJob]:
-        """Return the jobs that are waiting. If there are none, wait for one, or until it is time to poll."""
+        """Return the waiting jobs. If there are none, wait until a job arrives or it is time to poll."""
         jobs: list[_AnyJob] = []
         with suppress(Empty):
             jobs += self._queue.get(timeout=POLL_SECONDS if self._on_external_commit else None)
@@ -121,9 +121,9 @@ class Writer:
         try:
             with translate_errors(self._location.display_name):
                 return list(zip(batch, self._transact(batch), strict=True))
-        except StorageBusy as error:  # not repeated: each job would wait for the lock again
+        except StorageBusy as error:  # do not repeat the jobs: each would wait for the lock again
             return [(job, copy_error(error)) for job in batch]
-        except Exception as error:  # any error, because the callers wait for it
+        except Exception as error:  # catch every error, because callers are waiting for a result
             if len(batch) > 1:
                 return [result for job in batch for result in self._run_batch([job])]
             return [(batch[0], error)]
@@ -142,12 +142,12 @@ class Writer:
         return results
 
     def _call_in_loop(self, callback: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # the loop is closed: no caller waits
+        with suppress(RuntimeError):  # the loop is closed, so no caller is waiting
             self._loop.call_soon_threadsafe(callback)
 
     def _check_data_version(self, callback: Callable[[], None]) -> None:
-        """Call back if another connection has committed. Commits of this one do not change the version."""
-        with suppress(sqlite3.Error):  # locked for recovery, or damaged: the next commit reports it
+        """Call `callback` if another connection has committed. Our own commits do not change the version."""
+        with suppress(sqlite3.Error):  # for example a damaged file: the next commit reports it
             (version,) = self._db.execute("PRAGMA data_version").fetchone()
             if version != self._data_version:
                 self._data_version = version

@@ -1,4 +1,4 @@
--- While this script runs, the search path is the schema of this storage.
+-- While this script runs, the search path contains the schema of this storage.
 
 CREATE TABLE perdure_schema (version integer NOT NULL);
 
@@ -17,9 +17,9 @@ CREATE TABLE records (
     body text NOT NULL
 );
 
--- Each listing has its own index. The expressions prevent the planner from using another: `space || ''` is in the
--- indexes of all partitions, `"order" + 0` in those of one tag. Otherwise the planner may choose a similar index
--- and a filter, because most records match, and then read a million records that do not.
+-- Each kind of listing has its own index. Expressions prevent the planner from using another index: the indexes
+-- across all partitions contain `space || ''`, and the indexes by tag contain `"order" + 0`. Otherwise the planner
+-- may choose a similar index with a filter, and then read a million records that do not match the filter.
 
 CREATE INDEX records_by_order ON records ((space || ''), "order", key, partition);
 
@@ -33,11 +33,11 @@ CREATE INDEX records_by_timer ON records (lane, wake_at, key, partition, space) 
 
 CREATE INDEX records_by_expiry ON records (expires_at, space, partition, tag) WHERE expires_at IS NOT NULL;
 
--- If several indexes seem equally good, as on a new table, the planner uses the last one. This one must be the last:
--- with another, the lookup of an address would read the whole partition.
+-- If several indexes seem equally good, as on a new table, the planner uses the one that was created last. That must
+-- be this one: with any other index, the lookup of an address would read the whole partition.
 ALTER TABLE records ADD CONSTRAINT records_by_address PRIMARY KEY (space, partition, key);
 
--- The exact numbers of stored records, including expired ones. They are written under the lock of the partition.
+-- The exact number of stored records by tag, including expired ones. A writer must have locked the partition.
 CREATE TABLE counts (
     space text COLLATE "C" NOT NULL,
     partition text COLLATE "C" NOT NULL,
@@ -46,7 +46,8 @@ CREATE TABLE counts (
     PRIMARY KEY (space, partition, tag)
 ) WITH (fillfactor = 70);
 
--- The same numbers for all partitions, as sums of stripes: a single row would make commits wait for each other.
+-- The same numbers across all partitions. Each is the sum of its stripes, because with a single row for each number,
+-- commits would wait for each other.
 CREATE TABLE totals (
     space text COLLATE "C" NOT NULL,
     tag text COLLATE "C" NOT NULL,
@@ -55,7 +56,7 @@ CREATE TABLE totals (
     PRIMARY KEY (space, tag, stripe)
 ) WITH (fillfactor = 50);
 
--- The number of transactions that have changed records, also in stripes, for clients that cannot be notified.
+-- The number of transactions that have changed records, also in stripes. Clients that cannot be notified poll it.
 CREATE TABLE news (
     stripe integer PRIMARY KEY,
     n bigint NOT NULL

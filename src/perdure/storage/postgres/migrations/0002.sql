@@ -1,9 +1,9 @@
--- The functions that write, so that a write takes one round trip. The search path of each function is fixed: it is
--- the search path while this script runs, which is the schema of this storage.
+-- Functions that write, so that a write takes only one round trip. Each function keeps the search path that is set
+-- while this script runs, which contains the schema of this storage.
 
 UPDATE perdure_schema SET version = 2;
 
--- A change of the number of records with a tag.
+-- A change in the number of records with a tag.
 CREATE TYPE delta AS (space text, partition text, tag text, n integer);
 
 CREATE TYPE purged AS (space text, partition text, key text, tag text);
@@ -24,14 +24,14 @@ BEGIN
     END LOOP;
 END $body$;
 
--- Return the lock with which a session of this stripe commits without a notification, if the lock is free. Each
--- client that listens has a shared lock on all stripes.
+-- Return the number of a stripe's lock. A session that gets this lock commits without a notification. Each client
+-- that listens has a shared lock on all stripes, so other sessions cannot get the lock and must notify.
 CREATE FUNCTION quiet_lock(stripe integer) RETURNS bigint
 LANGUAGE sql STABLE SET search_path FROM CURRENT AS $body$
     SELECT hashtextextended('perdure quiet ' || stripe || ' ' || current_schema(), 0)
 $body$;
 
--- Make all clients notify until this session ends. Return when all transactions without a notification have ended.
+-- Make all clients send notifications until this session ends. First wait for transactions that do not notify.
 CREATE FUNCTION announce_listener() RETURNS void
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $body$
 BEGIN
@@ -40,7 +40,7 @@ BEGIN
     END LOOP;
 END $body$;
 
--- Finish a transaction that has changed records: update counters, in the same order in all clients, and notify.
+-- Finish a transaction that has changed records: update the counters (all clients use the same order) and notify.
 CREATE FUNCTION end_writing(channel text, message text, deltas delta[]) RETURNS void
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $body$
 DECLARE
@@ -73,8 +73,8 @@ BEGIN
     END IF;
 END $body$;
 
--- Delete up to `most` records that have expired at `before`, earliest first. Purges run one after another. If a
--- record changes before its partition is locked, nothing is deleted, and the client repeats the purge.
+-- Delete up to `most` records that have expired at the time `before`, earliest first. Purges run one after another.
+-- If a record changes before its partition is locked, nothing is deleted, and the client repeats the purge.
 CREATE FUNCTION purge_overdue(patience text, channel text, message text, before bigint, most integer)
 RETURNS SETOF purged
 LANGUAGE plpgsql

@@ -1,10 +1,10 @@
--- Commits that report whether they were written. An earlier development version of the function did not.
+-- Replace `commit_group`, which in an earlier development version did not return which commits were written.
 
 UPDATE perdure_schema SET version = 3;
 
 DROP FUNCTION IF EXISTS commit_group;
 
--- Return whether these texts of a record can be read: their pages are intact, and they are valid UTF-8.
+-- Return whether these values of a record can be read: their pages are intact, and they are valid UTF-8.
 CREATE FUNCTION is_readable(tag text, lane text, body text) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $body$
 BEGIN
@@ -14,13 +14,14 @@ EXCEPTION WHEN data_corrupted OR character_not_in_repertoire THEN
     RETURN false;
 END $body$;
 
--- Run several commits in one transaction. Each is decided separately, sees those before it, and is written only
--- if all of its changes are accepted. Return the state of the record that was stored at the address of each change,
--- and for each commit whether it was written, and the count for which its guard refused it if only the guard did.
+-- Run several commits in one transaction. Each commit is decided separately, after the previous ones were applied,
+-- and is written only if all of its changes are accepted. For each change, return the state of the record that was
+-- stored at its address. For each commit, return whether it was written and, if its guard refused it, the count that
+-- it would have reached.
 --
--- The arrays whose names start with `of_` have an element for each commit: its partition, its time, the index of
--- its last change and of the last tag of its guard, and the space and the limit of the guard, or NULL. The other
--- arrays have an element for each change. A replace or delete requires its before_version, order and before_tag.
+-- The arrays whose names start with `of_` have one element for each commit: its partition, its time, the index of its
+-- last change, the index of the last tag of its guard, and the space and limit of the guard, or NULL. The other
+-- arrays, except `guard_tags`, have one element for each change.
 CREATE FUNCTION commit_group(
     patience text, channel text, message text,
     of_partition text[], of_now bigint[], of_last_change integer[],

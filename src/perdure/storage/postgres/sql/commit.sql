@@ -1,4 +1,4 @@
--- Numbers are passed as text: for arrays of numbers, the driver would query the server once per connection.
+-- Numbers are passed as text, because for arrays of numbers the driver would run an extra query on each connection.
 SELECT written::text[], overs::text[], stood_versions::text[], stood_orders::text[], stood_tags
 FROM {schema}.commit_group(
     patience => $1,

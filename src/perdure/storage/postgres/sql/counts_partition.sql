@@ -1,5 +1,5 @@
--- The number of stored records minus the expired ones. Few have expired, so the query uses the index of expiry:
--- the expressions prevent the planner from using another.
+-- The number of live records is the number of stored records minus the expired ones. Few records are expired, so
+-- the expressions make the planner use the index by expiry and no other.
 SELECT tag, sum(n)::bigint AS live
 FROM (
     SELECT tag, n FROM {schema}.counts WHERE space = $1 AND partition = $2

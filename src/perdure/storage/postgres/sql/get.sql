@@ -1,5 +1,5 @@
--- The records of several calls, each with its own time. The limit makes the planner seek once for each address.
--- Numbers are passed as text: for arrays of numbers, the driver would query the server once per connection.
+-- Read the records of several calls, each with its own time. LIMIT makes the planner seek once for each address.
+-- Numbers are passed as text, because for arrays of numbers the driver would run an extra query on each connection.
 SELECT
     requested.number, found.space, found.partition, found.key, found."order", found.body, found.version, found.tag,
     found.expires_at, found.lane, found.wake_at

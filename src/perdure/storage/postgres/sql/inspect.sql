@@ -1,4 +1,4 @@
--- Facts about the server, and the names of our tables that exist in the schema.
+-- Read facts about the server, and the names of perdure's tables that exist in the schema.
 SELECT
     current_setting('server_version_num')::integer AS version,
     current_setting('server_encoding') AS encoding,

@@ -1,4 +1,4 @@
--- The counters that do not match the records. A total has no partition.
+-- Find the counters that do not match the records. The partition is NULL for a counter across all partitions.
 WITH actual AS (
     SELECT space, partition, tag, count(*) AS n FROM {schema}.records GROUP BY space, partition, tag
 )

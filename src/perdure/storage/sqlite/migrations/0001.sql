@@ -26,7 +26,7 @@ CREATE INDEX records_by_timer ON records (lane, wake_at, key, partition, space) 
 
 CREATE INDEX records_by_expiry ON records (expires_at, space, partition, tag) WHERE expires_at IS NOT NULL;
 
--- The exact numbers of stored records, including expired ones. The empty partition has the sums over all partitions.
+-- The exact number of stored records by tag, including expired ones. Rows with an empty partition count all partitions.
 CREATE TABLE counts (
     space TEXT NOT NULL,
     partition TEXT NOT NULL,

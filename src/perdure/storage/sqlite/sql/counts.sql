@@ -1,4 +1,4 @@
--- The number of stored records minus the expired ones. The empty partition means all partitions.
+-- The number of live records is the number of stored records minus the expired ones. The empty partition means all.
 SELECT tag, sum(n) AS live
 FROM (
     SELECT tag, n FROM counts WHERE space = :space AND partition = :partition

@@ -1,4 +1,4 @@
--- The counters that do not match the records.
+-- Find the counters that do not match the records.
 WITH actual AS (
     SELECT space, partition, tag, count(*) AS n FROM records GROUP BY space, partition, tag
     UNION ALL
