@@ -181,7 +181,7 @@ async def _load_state(
     if not merge:
         for space in spaces:
             if await target.page(space, limit=1, now=_EPOCH):
-                remedy = "copy to an empty storage, or merge"
+                remedy = "use an empty target, or merge"
                 raise TargetNotEmpty(f"space {space!r} of the target already contains records; {remedy}")
     state = _CopyState(source=name, space=spaces[0])
     space, partition, key = _STATE_ADDRESS

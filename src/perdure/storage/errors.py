@@ -14,7 +14,7 @@
         ├── StorageFull          there is no space left
         ├── StorageCorrupt       stored data is damaged and cannot be read
         ├── NewerFormat          a newer version of perdure wrote this record (retryable)
-        ├── StorageBusy          concurrent writes blocked this call for too long (retryable)
+        ├── StorageBusy          the call timed out, usually because of concurrent writes (retryable)
         ├── StorageUnavailable   the server is unreachable or overloaded (retryable)
         ├── StorageFailed        any other failure of the engine; see the cause
         │   └── OutcomeUnknown   no response to a write, which may have been applied
@@ -110,7 +110,7 @@ class NewerFormat(StorageError):
 
 
 class StorageBusy(StorageError):
-    """Raised when concurrent writes blocked a call for longer than its timeout."""
+    """Raised when a call timed out or was rolled back, usually because of concurrent writes."""
 
     retryable = True
 

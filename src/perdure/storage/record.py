@@ -69,7 +69,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     expires_at: Micros | None = None
     """From this time on, only `purge` sees the record. None if it never expires."""
     lane: str | None = None
-    """The timer queue of the record: `due` returns it from `wake_at` on. Set both `lane` and `wake_at`."""
+    """The timer queue of the record, or None. `due` returns the record from `wake_at` on."""
     wake_at: Micros | None = None
 
     @property
@@ -154,7 +154,7 @@ Change: TypeAlias = Insert | InsertIfAbsent | Replace | Delete
 
 
 class Guard(msgspec.Struct, frozen=True, kw_only=True):
-    """A limit on a commit: in its partition, at most `max_count` live records in `space` can have these tags.
+    """A limit on a commit: in its partition and `space`, at most `max_count` live records have any of `tags`.
 
     A commit that does not raise this number is accepted, even if the number already exceeds the limit.
     """

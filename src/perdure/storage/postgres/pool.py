@@ -94,7 +94,7 @@ class ConnectionPool:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Session]:
-        """Run a long transaction. If the pool is closed, cancel it after CLOSE_TIMEOUT seconds."""
+        """Provide a session in a long transaction. If the pool is closed, cancel it after CLOSE_TIMEOUT."""
         async with self._acquire_tracked() as session:
             try:
                 async with self._cancel_after_close(), session.transaction():
