@@ -154,9 +154,10 @@ Change: TypeAlias = Insert | InsertIfAbsent | Replace | Delete
 
 
 class Guard(msgspec.Struct, frozen=True, kw_only=True):
-    """A limit on a commit: in its partition and `space`, at most `max_count` live records have any of `tags`.
+    """A limit on a commit: at most `max_count` live records can have one of `tags`.
 
-    A commit that does not raise this number is accepted, even if the number already exceeds the limit.
+    Only records in `space` and in the partition of the commit are counted. A commit that does not raise their
+    number is accepted, even if the number already exceeds the limit.
     """
 
     space: Space

@@ -148,7 +148,7 @@ class PostgresEngine(Engine):
     async def _read_one_by_one(
         self, listing: str, values: Callable[[int], Sequence[object]], limit: int, now: Micros
     ) -> list[Record]:
-        """Read the records of a listing separately, to skip damaged ones: a statement that reads one fails."""
+        """Read the records of a listing singly to skip damaged ones: a statement that reads one fails."""
         count, seen = limit, 0
         page = Page(limit)
         while True:
