@@ -82,7 +82,7 @@ class TableScan:
         }
 
     def expected_totals(self) -> dict[SpaceShard, Counter[Tag]]:
-        """Return the total that each shard of a space should have: the sum of its counters."""
+        """Return the totals that the shards of each space should have: the sums of their counters."""
         totals: defaultdict[SpaceShard, Counter[Tag]] = defaultdict(Counter)
         for (space, partition), stored in self.counters.items():
             totals[space, shard_of(partition)].update(stored.counts)

@@ -23,7 +23,7 @@ MAX_CACHED_COUNTERS = 10_000
 
 
 class Guards:
-    """Adds conditions that enforce guards to transactions, and caches the last known counts."""
+    """Enforces guards by adding conditions to transactions, and caches the last known counts."""
 
     def __init__(self, table: Table, on_commit: Callable[[Iterable[Address]], None]) -> None:
         self._table = table
@@ -111,7 +111,7 @@ def guarded_partition(pending: PendingCommit) -> SpacePartition | None:
 
 
 def fits_limit(pendings: Sequence[PendingCommit]) -> bool:
-    """Return whether the counts that failed the condition leave room for all these commits of one guard."""
+    """Return whether the guard that these commits share admits all of them, given the stored counts."""
     guard, stored = pendings[0].guard, pendings[0].refusing_counter
     if guard is None or stored is None:
         return True

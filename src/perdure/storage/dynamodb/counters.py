@@ -4,8 +4,8 @@ A counter is an item with an attribute for each tag. It includes expired records
 number of live records is the count minus the expired records that an index returns. `expiries` increases
 whenever an expired record is deleted: if it is the same before and after the index is queried, no record was
 subtracted twice or missed. `revision` increases with every change, so that a repair can detect concurrent
-changes. It restarts if a counter is deleted and created again. Therefore a counter is deleted only if
-`records`, the sum of its counts, is 0.
+changes. If a counter is deleted and created again, `revision` restarts. Therefore a counter is deleted only
+if `records`, the sum of its counts, is 0.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def decode_counter(item: Item | None) -> StoredCounter:
 
 
 def subtract_expired(counts: Mapping[Tag, int], expired: Iterable[Tag]) -> dict[Tag, int]:
-    """Return the count of each tag minus the expired records with this tag. Omit tags without live records.
+    """Return the number of live records with each tag: the count minus the number of expired records.
 
-    An index that lags may still return expired records that the counter no longer includes.
+    Omit tags without live records. If an index lags, there can be more expired records than the count.
     """
     subtracted = Counter(expired)
     return {tag: count - subtracted[tag] for tag, count in counts.items() if count > subtracted[tag]}
@@ -138,7 +138,7 @@ def limit_condition(limits: Mapping[Tag, int]) -> dict[str, Any]:
 
 
 def revision_condition(revision: int) -> dict[str, Any]:
-    """Return the condition that a counter still has this revision, or does not exist if it is 0."""
+    """Return the condition that a counter still has this revision or, for revision 0, does not exist."""
     if not revision:
         return {"ConditionExpression": "attribute_not_exists(pk)"}
     return {

@@ -35,7 +35,7 @@ from .table import Table
 from .writer import Writer
 
 POLL_SECONDS = 1.0
-"""Seconds between two wake-ups of all watches. DynamoDB does not notify a client of others' commits."""
+"""Seconds between two wake-ups of all watches. DynamoDB does not notify clients of commits."""
 
 
 async def open_engine(url: str) -> DynamoEngine:

@@ -43,9 +43,9 @@ FORMAT_KEY = Key("format", "format")
 MAX_INLINE_BODY_BYTES = 380_000
 """Maximum size of a body, or of a body part, in one item. DynamoDB limits the whole item to 400 KB."""
 TIMER_SHARD_COUNT = 8
-"""Number of timer index shards for each lane. `due` queries all. Each accepts 1,000 writes a second."""
+"""Number of timer index shards for each lane. Each accepts 1,000 writes a second; `due` queries all."""
 TTL_DELAY: Micros = 7 * 86_400_000_000
-"""Microseconds after the expiry of a record, after which DynamoDB itself may delete its items."""
+"""Microseconds between the expiry of a record and the time when DynamoDB itself may delete its items."""
 
 ORDER_NAME: Mapping[str, str] = {"#order": "order"}
 """A placeholder for `order`, which is a reserved word in DynamoDB's expressions."""
@@ -188,7 +188,7 @@ def encode_body_part(key: Key, text: str, record: Record) -> dict[str, Mapping[s
 
 
 def _ttl_attribute(record: Record) -> dict[str, Mapping[str, str]]:
-    """Return the attribute with the Unix time after which DynamoDB itself may delete the item, if any."""
+    """Return the attribute with the Unix time after which DynamoDB may delete the item, if it can expire."""
     if record.expires_at is None:
         return {}
     return {"removed_after": {"N": str((record.expires_at + TTL_DELAY) // 1_000_000)}}

@@ -15,9 +15,9 @@ from .table import Table
 from .transaction import Transaction
 
 MAX_PURGED_PER_TRANSACTION = 30
-"""Maximum number of records that one transaction of 100 items purges. Each may also change two counters."""
+"""Maximum number of records purged in a transaction of 100 items. Each may change a counter and a total."""
 MAX_ATTEMPTS = 20
-"""Maximum number of attempts to purge a batch of records that other clients change."""
+"""Maximum number of attempts to purge a batch of records that other clients keep changing."""
 
 
 async def purge_expired(

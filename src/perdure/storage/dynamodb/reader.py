@@ -33,7 +33,7 @@ from .table import MAX_BATCH_GET, RECORD_PROJECTION, Parameters, Table, backoff
 MAX_CONCURRENT_BATCHES = 8
 """Maximum number of concurrent requests. Further reads wait, and share the next request."""
 MAX_BODY_READ_ATTEMPTS = 8
-"""Maximum number of attempts to read a split body that other clients replace."""
+"""Maximum number of attempts to read a split body that other clients keep replacing."""
 
 
 _BODY = ("body", "body_id", "body_parts")
@@ -99,9 +99,9 @@ class Reader:
     async def records(
         self, keys: Iterable[Key], now: Micros, items: Mapping[Key, Item] | None = None
     ) -> dict[Key, Record | Damaged]:
-        """Return the newest live records with these keys. Their `items` may be passed if they were just read.
+        """Return the newest live records with these keys. Pass their `items` if they were just read.
 
-        The bodies of expired records are not read: DynamoDB may delete some of their parts first.
+        The bodies of expired records are not read: DynamoDB may already have deleted some parts.
         """
         left = list(dict.fromkeys(keys))
         found: dict[Key, Record | Damaged] = {}
@@ -126,7 +126,7 @@ class Reader:
         )
 
     async def _damaged(self, items: Mapping[Key, Item], incomplete: Sequence[Key]) -> dict[Key, Damaged]:
-        """Return those of the incomplete records that are damaged. Parts of their bodies were not found.
+        """Check the records whose body parts were not all found, and return those that are damaged.
 
         A transactional read returns a record together with its parts. If the record now has a different
         body, it is not damaged: its body was replaced after the first read.
@@ -169,7 +169,7 @@ class Reader:
 
 
 def _portions(keys: Iterable[Key], items: Mapping[Key, Item]) -> Iterator[list[Key]]:
-    """Yield these keys in portions. The bodies of each portion are about as large as a page can be."""
+    """Yield these keys in portions whose bodies together are about as large as a full page."""
     portion: list[Key] = []
     size = 0
     for key in keys:
@@ -217,7 +217,7 @@ def _page_query(request: PageRequest, partition: str) -> Parameters:
 
 
 def _is_current(record: Record, listed: str, request: PageRequest) -> bool:
-    """Return whether a record still has the sort key in the index, and is not at `request.after`."""
+    """Return whether a record still has the sort key in the index, and is not the one at `request.after`."""
     position = record.position
     current = sort_key(position) if request.tag is None else tag_sort_key(record.tag, position)
     return current == listed and position != request.after

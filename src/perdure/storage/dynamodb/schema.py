@@ -158,7 +158,7 @@ def _check_shape(table: Table, stored: Parameters) -> None:
 
 
 async def _check_format(table: Table) -> None:
-    """Store the format version if the table is empty. Raise an error if the table has a different one."""
+    """Store the format version if the table is empty. Raise an error if another version is stored."""
     found = await _format(table)
     if found is None:
         if await _is_empty(table):

@@ -1,4 +1,4 @@
-"""Sends requests to DynamoDB. They are signed here, because the driver (aiobotocore) is much slower at it.
+"""Sends requests to DynamoDB. They are signed here, because the driver, aiobotocore, signs much more slowly.
 
 The driver sends the first request of each operation. The URL, headers and signature scope of that request
 become the signing context of later requests, which are encoded, signed and decoded here. The driver's own
@@ -55,7 +55,7 @@ _AUTHORIZATION = re.compile(
 
 
 class FrozenCredentials(Protocol):
-    """AWS credentials as they are at one point in time."""
+    """A copy of AWS credentials, which does not change when they are renewed."""
 
     @property
     def access_key(self) -> str: ...
@@ -66,7 +66,7 @@ class FrozenCredentials(Protocol):
 
 
 class Credentials(Protocol):
-    """The driver's AWS credentials, which it may renew."""
+    """The AWS credentials of the driver, which may renew them at any time."""
 
     async def get_frozen_credentials(self) -> FrozenCredentials: ...
 
@@ -77,9 +77,7 @@ class SigningContext:
     def __init__(
         self, url: str, same: Mapping[str, str], keys: FrozenCredentials, scope: str, signed: str
     ) -> None:
-        """Create a context from the URL, the shared headers (`same`), the credentials, the signature scope
-        (region and service) and the names of the signed headers.
-        """
+        """`same` are shared headers, `scope` is region and service, `signed` are signed header names."""
         self.url = url
         self.keys = keys
         self._same = dict(same)
@@ -99,7 +97,7 @@ class SigningContext:
         return self._same["x-amz-target"].rpartition(".")[2]
 
     def headers(self, body: bytes, stamp: str) -> dict[str, str]:
-        """Return the headers, with signature, of a request at the time `stamp`, such as 20261116T060647Z."""
+        """Return the headers, including the signature, for a request at a time such as 20261116T060647Z."""
         day = stamp[:8]
         if day != self._day:
             self._day, self._key = day, self._key_of(day)
@@ -132,7 +130,7 @@ def _canonical_lines(headers: Mapping[str, str], names: str) -> str:
 
 
 def signing_context_from(request: AWSPreparedRequest, keys: FrozenCredentials) -> SigningContext | None:
-    """Return a context from a request that the driver signed, or None if it yields another signature."""
+    """Return the context of a request that the driver signed, or None if it gives another signature."""
     given = cast("Any", request)
     headers = {name.lower(): _text(value) for name, value in given.headers.items()}
     found = _AUTHORIZATION.fullmatch(headers.get("authorization", ""))
@@ -170,7 +168,7 @@ class ObservedHttpSession(AIOHTTPSession):
         return await self.forward(request)
 
     async def forward(self, request: AWSPreparedRequest) -> Any:  # noqa: ANN401
-        """Send a request, and check the checksum of the response. The driver does so only if it retries.
+        """Send a request and check the checksum of the response. Without its retries, the driver does not.
 
         A large request is sent in chunks, so that it does not block the event loop.
         """

@@ -66,7 +66,7 @@ OnConditionFailed: TypeAlias = Callable[[Item | None], None]
 
 _NOT_EXPIRED = "(attribute_not_exists(expires_at) OR expires_at > :now)"
 CLOCK_SKEW_MARGIN: Micros = 60_000_000
-"""Microseconds by which the clock of another client may be ahead, so that it treats records as expired."""
+"""Maximum time, in microseconds, by which the clocks of other clients are assumed to be ahead."""
 
 
 class Transaction:
@@ -141,7 +141,7 @@ class Transaction:
         return True
 
     def named_by(self, reasons: Sequence[CancellationReason]) -> set[Key]:
-        """Return the keys of the items that have a reason. For a body part, return the key of its record."""
+        """Return the keys of the items that caused a cancellation; for a body part, that of its record."""
         return {
             owner_of(_key_or_item(write))
             for write, reason in zip(self._writes, reasons, strict=False)
@@ -231,7 +231,7 @@ def record_condition(stored: StoredState | None, now: Micros) -> dict[str, Any]:
 
 
 def _body_condition(body_id: str | None, values: dict[str, dict[str, str]]) -> str:
-    """Return the condition that a record has this split body, or none. Add the id to `values`."""
+    """Return the condition that a record has this split body, or no split body. Add the id to `values`."""
     if body_id is None:
         return "attribute_not_exists(body_id)"
     values[":body_id"] = {"S": body_id}

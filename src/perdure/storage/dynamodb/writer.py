@@ -25,7 +25,7 @@ from .table import STATE_PROJECTION, ConditionFailed, Contended, Table, backoff
 from .transaction import PendingCommit, Transaction, record_condition
 
 QUEUE_COUNT = 16
-"""Number of queues, each with one transaction at a time. With more queues, fewer commits share one."""
+"""Number of queues and of concurrent transactions. With more queues, fewer commits share a transaction."""
 MAX_TRANSACTION_ITEMS = 100
 """DynamoDB's limit on the items in a transaction. It is also the maximum total weight of its commits."""
 BYTES_PER_WEIGHT = 40_000
@@ -33,7 +33,7 @@ BYTES_PER_WEIGHT = 40_000
 MAX_ITEM_OVERHEAD_BYTES = 4_000
 """Maximum size of an item in bytes, not counting its body."""
 MAX_ATTEMPTS = 20
-"""Maximum number of attempts to write a commit whose records other clients change."""
+"""Maximum number of attempts to write a commit whose records other clients keep changing."""
 
 _BATCH_ERRORS = (OutcomeUnknown, StorageBusy, StorageUnavailable)
 """Errors that all commits of a transaction raise. After other errors, each commit is tried alone."""
@@ -69,7 +69,7 @@ class Writer:
             await queue.close()
 
     async def _replace_single(self, pending: PendingCommit, change: Change) -> Committed | Refused | None:
-        """Write a replace that changes no counter as a single item. Return None if it needs a transaction.
+        """Write a replace as a single item if it changes no counter. Return None if it needs a transaction.
 
         A retry after a lost response may find the result of its own first attempt. It recognizes this by a
         random token in the item.
@@ -208,7 +208,7 @@ def _select_compatible(group: _Group) -> tuple[_Group, _Group]:
 
 
 def _split_by_guard(again: _Group) -> list[_Group]:
-    """Group commits to try again. Each commit is alone if its guard does not admit the commits together."""
+    """Group the commits to try again. Commits that a guard does not admit together are tried separately."""
     by_guard: defaultdict[SpacePartition | None, _Group] = defaultdict(list)
     for pending in again:
         by_guard[None if pending.refusing_counter is None else guarded_partition(pending)].append(pending)

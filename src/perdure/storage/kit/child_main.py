@@ -1,4 +1,4 @@
-"""The program of the kit's child processes: `python -m perdure.storage.kit.child_main`. It reads one job.
+"""The program of the kit's child processes: `python -m perdure.storage.kit.child_main`.
 
 No module of the kit imports this one: Python prints a warning if a module that it runs is already imported.
 """
@@ -27,7 +27,7 @@ async def _main() -> None:
         if not job.rounds:
             await _insert_until_killed(storage)
         print("ready", flush=True)
-        await asyncio.to_thread(sys.stdin.read)  # returns when all processes are ready
+        await asyncio.to_thread(sys.stdin.read)  # the parent closes it when all children are ready
         won = await contend(storage, job.rounds)
     sys.stdout.buffer.write(msgspec.json.encode(won))
 

@@ -27,7 +27,7 @@ class ChildJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def contend(storage: Storage, rounds: int) -> list[int]:
-    """Compete with other writers to replace each version of one record. Return the versions replaced here."""
+    """Compete with other writers to replace each version of a record. Return the versions replaced here."""
     won: list[int] = []
     for _ in range(MAX_ATTEMPTS):
         record = await storage.get(make_record("contended").address, now=NOW)

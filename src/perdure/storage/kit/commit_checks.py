@@ -1,4 +1,4 @@
-"""Checks of `get` and `commit`: promises 1 to 7."""
+"""Checks of `get` and `commit`: promises 1 to 7 of the storage contract."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def an_insert_never_overwrites(subject: Subject) -> None:
         storage, Insert(record=make_record(body="3")), Conflict(2), "an insert over version 2"
     )
     got = await storage.get(first.address, now=NOW)
-    expect(got, make_record(body="2", version=2), "the record after it")
+    expect(got, make_record(body="2", version=2), "the record afterwards")
 
 
 @check(3)
@@ -102,7 +102,7 @@ async def an_insert_may_carry_its_version(subject: Subject) -> None:
     record = make_record(version=41)
     await expect_result(subject.storage, Insert(record=record), Accepted(41), "the insert")
     change = record.replace_with(body="2", tag="")
-    await expect_result(subject.storage, change, Accepted(42), "the replace after it")
+    await expect_result(subject.storage, change, Accepted(42), "the replace afterwards")
 
 
 @check(4)
@@ -111,8 +111,8 @@ async def insert_if_absent_keeps_the_stored_record(subject: Subject) -> None:
     await expect_result(storage, InsertIfAbsent(record=first), Accepted(1), "the first insert")
     again = InsertIfAbsent(record=make_record(body="2", tag="u", order=9))
     await expect_result(storage, again, Kept(1), "the second insert")
-    expect(await storage.get(first.address, now=NOW), first, "the record after it")
-    expect(await read_counts(storage), {"t": 1}, "the counts after it")
+    expect(await storage.get(first.address, now=NOW), first, "the record afterwards")
+    expect(await read_counts(storage), {"t": 1}, "the counts afterwards")
 
 
 @check(4)
@@ -122,7 +122,7 @@ async def a_replayed_page_of_inserts_if_absent_adds_only_new_records(subject: Su
     await commit_changes(storage, *inserts[:15])
     replayed = await commit_changes(storage, *inserts[10:])
     expect(replayed.results, (Kept(1),) * 5 + (Accepted(1),) * 10, "the results of the replay")
-    expect(await read_counts(storage), {"": 25}, "the counts after it")
+    expect(await read_counts(storage), {"": 25}, "the counts afterwards")
 
 
 @check(5)
@@ -131,7 +131,7 @@ async def a_replace_needs_the_stored_version(subject: Subject) -> None:
     await insert_each(storage, first)
     change = first.replace_with(body="2", tag="t", lane="l", wake_at=4, expires_at=NOW + 5)
     await expect_result(storage, change, Accepted(2), "the first replace")
-    expect(await storage.get(first.address, now=NOW), change.after, "the record after it")
+    expect(await storage.get(first.address, now=NOW), change.after, "the record afterwards")
     stale = first.replace_with(body="3", tag="")
     await expect_result(storage, stale, Conflict(2), "a replace of version 1 when 2 is stored")
     expect(await storage.get(first.address, now=NOW), change.after, "the record after the refusal")
@@ -141,7 +141,7 @@ async def a_replace_needs_the_stored_version(subject: Subject) -> None:
 async def a_replace_of_nothing_is_missing(subject: Subject) -> None:
     change = make_record().replace_with(body="2", tag="")
     await expect_result(subject.storage, change, Missing(), "a replace of nothing")
-    expect(await subject.storage.get(make_record().address, now=NOW), None, "the record after it")
+    expect(await subject.storage.get(make_record().address, now=NOW), None, "the record afterwards")
 
 
 @check(5, "catch_up")
@@ -154,7 +154,7 @@ async def a_replace_can_remove_fields(subject: Subject) -> None:
     expect(got, make_record(body="2", version=2), "the record without these fields")
     storage = await subject.caught_up()
     expect(await storage.due("l", until=NOW, limit=9, now=NOW), [], "the lane it has left")
-    expect(await storage.purge(until=NOW + 9, limit=9), [], "what a purge finds expired")
+    expect(await storage.purge(until=NOW + 9, limit=9), [], "the purged records")
 
 
 @check(6)
@@ -166,8 +166,8 @@ async def a_delete_needs_the_stored_version(subject: Subject) -> None:
     delete = Delete(before=second.after)
     await expect_result(storage, Delete(before=first), Conflict(2), "a delete of version 1 when 2 is stored")
     await expect_result(storage, delete, Accepted(2), "the delete")
-    expect(await storage.get(first.address, now=NOW), None, "the record after it")
-    expect(await read_counts(storage), {}, "the counts after it")
+    expect(await storage.get(first.address, now=NOW), None, "the record afterwards")
+    expect(await read_counts(storage), {}, "the counts afterwards")
     await expect_result(storage, delete, Missing(), "the repeated delete")
 
 
@@ -223,8 +223,8 @@ async def a_commit_with_one_refusal_writes_nothing_and_reports_each(subject: Sub
     expect(result, Refused((Accepted(1), Accepted(1), Kept(1), Conflict(1), Missing())), "the results")
     got = await storage.get_many([new.address, kept.address, taken.address, other.address], now=NOW)
     expect(got, [None, None, taken, other], "the records after the refusal")
-    expect(await read_counts(storage), {"": 1, "t": 1}, "the counts after it")
-    expect(await storage.page(OTHER_SPACE, PARTITION, limit=9, now=NOW), [], "the other space after it")
+    expect(await read_counts(storage), {"": 1, "t": 1}, "the counts afterwards")
+    expect(await storage.page(OTHER_SPACE, PARTITION, limit=9, now=NOW), [], "the other space afterwards")
 
 
 @check(7)
@@ -236,7 +236,7 @@ async def a_refusal_at_any_index_undoes_the_whole(subject: Subject) -> None:
         changes.insert(place, Insert(record=taken))
         result = await storage.commit(changes, now=NOW)
         expect(type(result), Refused, f"the result with the conflict in place {place}")
-        expect(await storage.page(SPACE, PARTITION, limit=9, now=NOW), [taken], "the records after it")
+        expect(await storage.page(SPACE, PARTITION, limit=9, now=NOW), [taken], "the records afterwards")
 
 
 @check(7)
@@ -281,4 +281,4 @@ async def a_reinserted_record_with_equal_state_is_the_one_that_was_read(subject:
     await insert_each(storage, again)
     change = first.replace_with(body="3", tag="t")
     await expect_result(storage, change, Accepted(2), "the replace")
-    expect(await storage.get(first.address, now=NOW), change.after, "the record after it")
+    expect(await storage.get(first.address, now=NOW), change.after, "the record afterwards")

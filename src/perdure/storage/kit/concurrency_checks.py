@@ -1,4 +1,4 @@
-"""Checks of concurrent writers: promises 8 and 9, and promise 21 with several processes."""
+"""Checks of concurrent writers: promises 8, 9 and 21 of the storage contract."""
 
 from __future__ import annotations
 

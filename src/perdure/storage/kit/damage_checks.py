@@ -1,4 +1,4 @@
-"""Checks of damaged records and their neighbours: promise 23."""
+"""Checks of damaged records and their neighbours: promise 23 of the storage contract."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def a_damaged_record_is_an_error_that_names_it(subject: Subject) -> None:
         except StorageCorrupt as error:
             expect_named(str(error), damaged.address, "the error")
         else:
-            raise ContractViolation("a damaged record was returned, or treated as absent")
+            raise ContractViolation("get did not raise StorageCorrupt for a damaged record")
     expect(await storage.get(neighbours()[0].address, now=NOW), neighbours()[0], "its neighbour")
 
 
@@ -82,7 +82,7 @@ async def _expect_listings(storage: Storage, damaged: Address) -> None:
                 if limit >= 3:
                     text = " ".join(warning.getMessage() for warning in warnings)
                     expect_named(text, damaged, "the warning")
-        expect(await storage.due("l", until=9, limit=limit, now=NOW), wanted[:limit], "what is due")
+        expect(await storage.due("l", until=9, limit=limit, now=NOW), wanted[:limit], "the due records")
     after = wanted[1].position
     page = await storage.page(SPACE, PARTITION, after=after, limit=1, now=NOW)
     expect(page, [wanted[2]], "the page that starts at the damaged record")
@@ -108,6 +108,6 @@ async def maintenance_reports_a_damaged_record(subject: Subject) -> None:
     storage, damaged = await with_damage(subject)
     for repair in (False, True):
         findings = (await storage.maintain(repair=repair)).findings
-        expect_named(" ".join(findings), damaged.address, "what maintenance found")
+        expect_named(" ".join(findings), damaged.address, "the findings of maintenance")
     await _expect_listings(storage, damaged.address)
     expect(await storage.purge(until=NOW, limit=9), [], "a purge of nothing")

@@ -1,4 +1,4 @@
-"""Checks of guards, expiry and `purge`: promises 9, 14, 15, 16 and 19."""
+"""Checks of guards, expiry and `purge`: promises 9, 14, 15, 16 and 19 of the contract."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def a_guard_counts_only_live_records_and_purges_before_it_refuses(subject:
     await insert_each(storage, *[make_record(f"k{n}", tag="a", expires_at=NOW + 5) for n in range(3)])
     await expect_fourth_refused(storage, "a", "one more while three are live", now=NOW + 4)
     await insert_guarded(storage, make_record("new", tag="a"), now=NOW + 5)
-    expect(await read_counts(storage, now=NOW + 5), {"a": 1}, "the live records after it")
+    expect(await read_counts(storage, now=NOW + 5), {"a": 1}, "the live records afterwards")
 
 
 @check(9)
@@ -102,7 +102,7 @@ async def a_guard_ignores_many_expired_records(subject: Subject) -> None:
 
 @check(9)
 async def a_guard_may_purge_the_record_at_an_inserted_address(subject: Subject) -> None:
-    """The insert and the guard may both remove the same expired record. It must be subtracted only once."""
+    """The insert and the guard may both remove the same expired record. The count must fall only by one."""
     storage = subject.storage
     await insert_each(storage, *[make_record(f"k{n}", tag="a", expires_at=NOW + 5) for n in range(4)])
     records = make_record("fresh", tag="c"), make_record("k1", tag="a", body="2")
@@ -173,7 +173,7 @@ async def every_verb_stops_seeing_a_record_at_the_same_instant(subject: Subject)
                 page = await storage.page(SPACE, partition, tag=tag, limit=9, now=now)
                 expect(page, wanted, f"a page ({partition}, {tag}) {when}")
             expect(await read_counts(storage, partition=partition, now=now), count, f"the counts {when}")
-        expect(await storage.due("l", until=now, limit=9, now=now), wanted, f"what is due {when}")
+        expect(await storage.due("l", until=now, limit=9, now=now), wanted, f"the due records {when}")
 
 
 @check(14)
@@ -203,7 +203,7 @@ async def purge_keeps_records_whose_expiry_was_extended(subject: Subject) -> Non
     await insert_each(storage, record)
     change = record.replace_with(body="2", tag="", expires_at=NOW + 50)
     await commit_changes(storage, change)
-    expect(await storage.purge(until=NOW + 5, limit=9), [], "what a purge deletes at the old time")
+    expect(await storage.purge(until=NOW + 5, limit=9), [], "the records purged at the old expiry")
     expect(await storage.get(record.address, now=NOW + 5), change.after, "the record")
 
 
@@ -219,7 +219,7 @@ async def the_address_of_an_expired_record_is_free(subject: Subject) -> None:
     expect(await read_counts(storage, now=NOW + 5), {"new": 2}, "the counts")
     expect(len(await storage.page(SPACE, PARTITION, limit=9, now=NOW + 5)), 2, "the listing's length")
     storage = await subject.caught_up()
-    expect(await storage.purge(until=NOW + 9, limit=9), [], "what a purge still deletes")
+    expect(await storage.purge(until=NOW + 9, limit=9), [], "the purged records")
 
 
 @check(16, "catch_up")
@@ -233,12 +233,12 @@ async def purge_deletes_exactly_what_expired_and_reports_it(subject: Subject) ->
     storage = await subject.caught_up()
     purged = await storage.purge(until=NOW + 5, limit=100)
     wanted = [Purged(*record.address, record.tag) for record in records[:6]]
-    expect(sorted(purged), sorted(wanted), "what was purged")
+    expect(sorted(purged), sorted(wanted), "the purged records")
     storage = await subject.caught_up()
     early = NOW - 1  # a time at which no record has expired
     left = await storage.page(SPACE, limit=99, now=early)
-    expect({record.key for record in left}, {"ever", "k6", "k7", "k8", "k9"}, "what is left")
-    expect(await read_counts(storage, partition=None, now=early), {"a": 3, "b": 2}, "its counts")
+    expect({record.key for record in left}, {"ever", "k6", "k7", "k8", "k9"}, "the remaining records")
+    expect(await read_counts(storage, partition=None, now=early), {"a": 3, "b": 2}, "the remaining counts")
     expect(await storage.purge(until=NOW + 5, limit=100), [], "a second purge")
 
 
@@ -290,7 +290,7 @@ async def nothing_is_deleted_except_by_purge(subject: Subject) -> None:
     storage = await subject.caught_up()
     expect(await storage.get(record.address, now=NOW), record, "the record, read at a time before its expiry")
     purged = await storage.purge(until=NOW + 7 * DAY, limit=9)
-    expect(purged, [Purged(*record.address, "t")], "what a purge a week later deletes")
+    expect(purged, [Purged(*record.address, "t")], "the records purged a week later")
 
 
 @check(14)

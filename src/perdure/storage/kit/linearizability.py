@@ -1,8 +1,8 @@
 """Checks whether the history of one record is linearizable.
 
 A history is linearizable if each operation can be assigned one instant between its call and its return so
-that, in the order of these instants, the results are those of a single record that one client changes at a
-time. The search is that of Wing and Gong with Lowe's cache of visited states: exponential in the worst case,
+that, in the order of these instants, the results are those of operations that do not overlap. The checker is
+the algorithm of Wing and Gong with Lowe's cache of visited states. It is exponential in the worst case, but
 fast for histories in which few operations overlap.
 """
 
@@ -42,7 +42,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recorder:
-    """Records operations and their times, by a clock that all processes of a machine share."""
+    """Records operations and their times, with a clock that all processes of a machine share."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []

@@ -1,4 +1,4 @@
-"""Checks of names and bodies: promise 17."""
+"""Checks of names and bodies: promise 17 of the storage contract."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ async def hostile_lanes_and_tags_are_distinct(subject: Subject) -> None:
     storage = await subject.caught_up()
     for record in records:
         tagged = await storage.page(SPACE, PARTITION, tag=record.tag, limit=9, now=NOW)
-        expect(tagged, [record], f"what is tagged {record.tag!r}")
+        expect(tagged, [record], f"the records with the tag {record.tag!r}")
         due = await storage.due(record.tag, until=NOW, limit=9, now=NOW)
-        expect(due, [record], f"what is due in lane {record.tag!r}")
+        expect(due, [record], f"the records due in lane {record.tag!r}")
     expect(await read_counts(storage), dict.fromkeys(names, 1), "the counts of all tags")
 
 
@@ -103,7 +103,7 @@ async def numbers_keep_all_their_bits(subject: Subject) -> None:
     expect(await storage.page(SPACE, PARTITION, limit=99, now=NOW), records, "the listing")
     for n, number in enumerate(NUMBERS):
         due = await storage.due("l", until=number, limit=99, now=NOW)
-        expect(due, records[: n + 1], f"what is due at {number}")
+        expect(due, records[: n + 1], f"the records due at {number}")
     last = records[-1]
     change = last.replace_with(body="2", tag="")
     await expect_result(storage, change, Accepted(last.version + 1), "a version near the greatest")

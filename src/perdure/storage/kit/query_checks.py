@@ -1,4 +1,4 @@
-"""Checks of `page`, `due`, `counts` and `watch`: promises 10 to 13 and 18."""
+"""Checks of `page`, `due`, `counts` and `watch`: promises 10 to 13 and 18 of the storage contract."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ async def a_thousand_records_come_in_one_answer(subject: Subject) -> None:
     expect_intact(await storage.page(SPACE, PARTITION, limit=1000, now=NOW), records[:1000], "a page")
     page = await storage.page(SPACE, tag="t", limit=1000, now=NOW)
     expect_intact(page, records[:1000], "a page of all partitions")
-    expect_intact(await storage.due("l", until=2000, limit=1000, now=NOW), records[:1000], "what is due")
+    expect_intact(await storage.due("l", until=2000, limit=1000, now=NOW), records[:1000], "the due records")
     expect(await read_counts(storage), {"t": 1010}, "the counts")
 
 

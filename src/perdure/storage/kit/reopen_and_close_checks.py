@@ -1,4 +1,4 @@
-"""Checks of reopening, several clients and closing: promises 20 to 22."""
+"""Checks of reopening, several clients and closing: promises 18 and 20 to 22 of the storage contract."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def everything_is_stored_after_reopening(subject: Subject) -> None:
     expect(await read_counts(storage), {"a": 9, "b": 9, "c": 1}, "the counts")
     await subject.caught_up()
     expect(await storage.due("l", until=99, limit=99, now=NOW), records[2:], "the lane")
-    expect(len(await storage.purge(until=NOW + 5, limit=9)), 1, "what a purge finds")
+    expect(len(await storage.purge(until=NOW + 5, limit=9)), 1, "the number of purged records")
 
 
 @check(20, "reopen")
@@ -75,8 +75,8 @@ async def closing_wakes_a_watch_that_waits(subject: Subject) -> None:
     waiting = asyncio.ensure_future(_wait_forever(watch))
     await asyncio.sleep(0)
     await subject.storage.close()
-    await _expect_closed(within_timeout(waiting, "the end of a watch whose storage was closed"))
-    await _expect_closed(within_timeout(watch.changed(), "the error of a watch whose storage is closed"))
+    await _expect_closed(within_timeout(waiting, "the error of a waiting watch after its storage was closed"))
+    await _expect_closed(within_timeout(watch.changed(), "the error of a watch of a closed storage"))
 
 
 @check(18)
@@ -85,7 +85,7 @@ async def closing_a_watch_wakes_its_waiter(subject: Subject) -> None:
     waiting = asyncio.ensure_future(_wait_forever(watch))
     await asyncio.sleep(0)
     await watch.close()
-    await _expect_closed(within_timeout(waiting, "the end of a watch that was closed"))
+    await _expect_closed(within_timeout(waiting, "the error of a waiting watch after it was closed"))
 
 
 async def _wait_forever(watch: Watch) -> None:
@@ -113,7 +113,7 @@ async def acknowledged_commits_of_a_killed_process_are_stored(subject: Subject) 
         addresses = [make_record(f"{line}{n}").address for n in range(3)]
         got = await storage.get_many(addresses, now=NOW)
         if None in got:
-            raise ContractViolation(f"the commit {line!r} was acknowledged, but records of it are missing")
+            raise ContractViolation(f"the commit {line!r} was acknowledged, but is not fully stored")
     counts = await read_counts(storage)
     expect(sum(counts.values()) % 3, 0, "the records beyond complete commits of three")
 

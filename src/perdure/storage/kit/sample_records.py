@@ -29,7 +29,7 @@ NOW: Micros = 1_700_000_000_000_000
 """The time that checks pass as `now` if the exact time does not matter."""
 
 NUMBERS = (0, 1, 2**31, 2**32 + 1, NOW, NOW + 1, 2**52 + 1, MAX_INTEGER - 1, MAX_INTEGER)
-"""Numbers that an engine would change if it stored them in 32 bits or as floats."""
+"""Small numbers, times, and numbers near the limits of 32-bit and 53-bit integers."""
 
 HOSTILE_NAMES = (
     "a", "a:b", "a#b", "a/b", "a%3Ab", "{a}", "{a}b", "a{", "a*", "a?", "a\\", "a'b", 'a"b', "a b", " a",

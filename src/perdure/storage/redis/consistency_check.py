@@ -24,9 +24,9 @@ from .scripts import MISSING_SCRIPT, STALE_SCRIPT, Argument
 from .topology import Topology
 
 BATCH_SIZE = 100
-"""Maximum number of records or entries in one script call. A larger call would block the server too long."""
+"""Maximum number of records or entries in one script call. A larger batch would block the server."""
 MAX_RECORDS_PER_READ = 16
-"""Maximum number of records that are read at a time to find damaged ones. A record can be 2 MiB large."""
+"""Maximum number of records that are read at a time to find damaged ones. A record can have up to 2 MiB."""
 INDEX_NAMES = {
     b"o": "the listing of their partition",
     b"g": "the listing by tag of their partition",
@@ -37,9 +37,9 @@ INDEX_NAMES = {
     b"T": "the timer index",
     b"X": "the expiry index",
 }
-"""The eight kinds of index, in the order that the scripts expect."""
+"""Maps the letter of each kind of index to its description, in the order that the scripts expect."""
 _PREFIXED_KINDS = b"geGET"
-"""The kinds of index whose entries start with a tag or a lane."""
+"""The letters of the kinds of index whose entries start with a tag or a lane."""
 
 
 class _ParsedKey(NamedTuple):
@@ -58,7 +58,7 @@ class _ParsedKey(NamedTuple):
 
 
 async def maintain(topology: Topology, router: Router, keys: Keys, *, repair: bool) -> MaintenanceReport:
-    """Compare the records with the indexes on all nodes. Other clients may write at the same time."""
+    """Compare the records with the indexes on all nodes. With `repair`, correct the indexes."""
     missing: Counter[bytes] = Counter()
     stale: Counter[bytes] = Counter()
     damaged: list[Damaged] = []
@@ -74,7 +74,7 @@ async def maintain(topology: Topology, router: Router, keys: Keys, *, repair: bo
 
 
 async def server_info(topology: Topology) -> StorageInfo:
-    """Return the version and the time of the first node, or an empty StorageInfo if access is denied."""
+    """Return the first node's server version and clock time, or an empty StorageInfo if access is denied."""
     node = (await topology.nodes_by_shard())[0]
     info, time = await node.send_now(("INFO", "server"), ("TIME",))
     if not (isinstance(info, bytes) and isinstance(time, list)):
@@ -104,7 +104,7 @@ async def _scan(node: Node, keys: Keys) -> AsyncIterator[list[_ParsedKey]]:
 async def _count_missing(
     router: Router, keys: Keys, records: Sequence[_ParsedKey], *, repair: bool
 ) -> Mapping[bytes, int]:
-    """Return how many of these records are missing from each kind of index. With `repair`, add entries."""
+    """Return how many of these records are missing from each kind of index. With `repair`, add them."""
     batches = batches_by_shard([record.address for record in records], BATCH_SIZE)
     calls = [_missing_call(keys, batch, repair=repair) for batch in batches]
     total: Counter[bytes] = Counter()
@@ -136,7 +136,7 @@ async def _damaged(router: Router, records: Sequence[_ParsedKey]) -> list[Damage
 
 
 async def _wrong_type(router: Router, record: _ParsedKey) -> Damaged | None:
-    """Return a `Damaged` object if the key's value is not a string, or None if it has just changed."""
+    """Return `Damaged` if the key's value is not a string, or None if the key was deleted or rewritten."""
     (kind,) = await router.read([(record.shard, ("TYPE", record.key))])
     is_valid = kind in (b"none", b"string")
     return None if is_valid else Damaged(record.address, "its key has a value of the wrong type")
@@ -159,7 +159,7 @@ async def _count_stale(router: Router, keys: Keys, index: _ParsedKey, *, repair:
 
 
 def _entry_address(index: _ParsedKey, entry: bytes) -> Address:
-    """Return the address of an entry's record. Names that are not in the entry are in the index's key."""
+    """Return the address of the record of an index entry. Its names are in the entry or in the index key."""
     try:
         prefix = entry.index(NUL) + 1 if index.kind in _PREFIXED_KINDS else 0
         key, *rest = entry_names(entry, prefix)

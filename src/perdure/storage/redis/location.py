@@ -66,7 +66,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     replica_timeout: Seconds = 1.0
     """Seconds to wait for the replicas. If too few confirm in time, the commit raises OutcomeUnknown."""
     persistence: Literal["any", "required", "always"] = "required"
-    """`required` requires an append-only file, `always` also `appendfsync always`; `any` requires neither."""
+    """`required` needs an append-only file, `always` also needs `appendfsync always`, `any` needs neither."""
     eviction: Literal["refuse", "accept"] = "refuse"
     """Whether to `refuse` or `accept` a server that evicts records when its memory is full."""
 
@@ -103,7 +103,9 @@ def parse_url(url: str) -> Location:
     except (ValueError, LookupError):  # the text of the error may contain a password
         raise CannotOpen(name, "the URL is malformed", _URL_HELP) from None
     if kind == "single" and len(servers) > 1:
-        raise CannotOpen(name, "several servers need redis+sentinel:// or redis+cluster://", _URL_HELP)
+        raise CannotOpen(
+            name, "a URL with several servers needs redis+sentinel:// or redis+cluster://", _URL_HELP
+        )
     own_names = given.keys() & set(Options.__struct_fields__)
     options = convert_options({each: given.pop(each) for each in own_names}, Options, name, _OPTIONS_HELP)
     driver_options = _driver_options(name, given)

@@ -32,7 +32,7 @@ MAX_CALLS_PER_BATCH = 256
 MAX_BATCH_BYTES = 4 * 1024 * 1024
 """Maximum total size, in bytes, of the commands in one round trip, unless a single call is larger."""
 MAX_CONCURRENT_READS = 4
-"""Maximum number of concurrent round trips for reads. Writes use one: more were not faster."""
+"""Maximum number of concurrent round trips for reads. Writes use one at a time: two were not faster."""
 
 
 class Connection(Protocol):
@@ -48,7 +48,7 @@ _pack = cast("Callable[[Command], bytes]", cast("Any", hiredis).pack_command)
 
 
 async def ping_on_connect(connection: Connection) -> None:
-    """Set up a connection and send PING, so that a server that is not ready fails before other commands."""
+    """Set up a connection and send PING, so that an error of the server occurs before other commands."""
     await connection.on_connect()
     await connection.send_packed_command([_pack(("PING",))], check_health=False)
     await connection.read_response()
@@ -63,7 +63,7 @@ async def require_master_on_connect(connection: Connection) -> None:
 
 
 async def _try_command(connection: Connection, command: Command) -> object | None:
-    """Send a command. Return the reply, or None if the server rejects it (perhaps it is not permitted)."""
+    """Send a command. Return the reply, or None if the server rejects it, perhaps for lack of permission."""
     await connection.send_packed_command([_pack(command)], check_health=False)
     try:
         return await connection.read_response()
@@ -116,7 +116,7 @@ class Node:
     async def send(self, commands: Sequence[Command], *, writes: bool = False) -> Sequence[Reply]:
         """Send commands, and return the reply to each. `writes` must be true for calls of the write script.
 
-        If too few replicas confirm a write, OutcomeUnknown takes the place of its reply.
+        If too few replicas confirm a write, its reply is an OutcomeUnknown error.
         """
         batcher = self._writes if writes else self._reads
         return await batcher.submit([_pack(command) for command in commands])
@@ -186,8 +186,8 @@ class Node:
 async def _reply(connection: Connection) -> Reply:
     """Return the server's reply or its error. Raise connection errors.
 
-    The driver also uses its connection error class for two errors that the server sends: BusyLoadingError
-    and AuthenticationError.
+    BusyLoadingError and AuthenticationError are errors of the server, although the driver derives them from
+    its ConnectionError.
     """
     try:
         return await connection.read_response(disconnect_on_error=False)

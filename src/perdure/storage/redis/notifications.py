@@ -1,4 +1,4 @@
-"""Receives notifications of other clients' changes, by a subscription that exists while there are watches.
+"""Receives notifications of other clients' changes. It subscribes to them only while there are watches.
 
 Messages are lost while the connection is broken. Therefore all watches wake after every successful
 subscription: the first one, and each one that replaces a broken connection.
@@ -21,7 +21,7 @@ from .topology import Topology
 KEEPALIVE_SECONDS = 10.0
 """Seconds without a message after which a ping is sent to the server."""
 RESUBSCRIBE_DELAY = 0.5
-"""Seconds to wait before subscribing again after the connection broke."""
+"""Seconds to wait after the connection breaks before subscribing again."""
 
 
 class Listener:

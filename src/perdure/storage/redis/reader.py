@@ -32,7 +32,7 @@ from .schema import (
 from .scripts import COUNTS_SCRIPT, RECORDS_SCRIPT, Command
 
 MAX_RECORDS_PER_READ = 1000
-"""Maximum number of index entries in one read of a listing. Each read has twice as many as the one before."""
+"""Maximum number of index entries in one read of a listing. Each read is twice as large as the one before."""
 
 
 class Reader:
@@ -48,7 +48,7 @@ class Reader:
     ) -> list[Record | Damaged | None]:
         """Read records with one command for each shard, or with one command if there is only one server.
 
-        A command may omit the last records if they are large. Return the records before the first omitted.
+        A command may omit the last records if they are large. Return only those before the first omission.
         """
         groups: defaultdict[int, list[int]] = defaultdict(list)
         for index, address in enumerate(addresses):

@@ -43,7 +43,7 @@ _NOT_EXECUTED_ERRORS = (AskError, NoScriptError, TryAgainError, *_WRONG_NODE_ERR
 class Router:
     """Sends calls to the nodes of a topology.
 
-    Error messages contain `name`. Retries stop after `timeout` seconds.
+    `name` appears in error messages. Retries stop after `timeout` seconds.
     """
 
     def __init__(self, topology: Topology, name: str, timeout: float) -> None:

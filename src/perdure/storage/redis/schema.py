@@ -58,7 +58,7 @@ class Keys:
         """The glob pattern that matches all keys of the storage."""
 
     def split_key(self, key: bytes) -> tuple[int, bytes, list[str]]:
-        """Split a key into the number of its shard, the letter of its kind, and the names in it."""
+        """Split a key into its shard number, its kind (one letter), and the names in it."""
         start = len(self.hash_tags[0])
         return int(key[start - 3 : start - 1]), key[start : start + 1], key[start + 1 :].decode().split("\0")
 
@@ -77,7 +77,7 @@ class Keys:
         return self.hash_tags[shard] + (b"g" if by_tag else b"o") + join_names(space, partition)
 
     def count_indexes(self, space: Space, partition: str | None, shard: int) -> tuple[bytes, bytes]:
-        """Return the keys of two indexes by tag: that of all records, and that of records that can expire."""
+        """Return the keys of two indexes by tag: one of all records, and one of records that can expire."""
         expiries = b"E" + space.encode() if partition is None else b"e" + join_names(space, partition)
         return self.listing_index(space, partition, shard, by_tag=True), self.hash_tags[shard] + expiries
 
@@ -133,7 +133,7 @@ class LexRange(msgspec.Struct, frozen=True):
 
 
 def position_entry(position: Position, partition: str | None, tag: Tag | None) -> bytes:
-    """Return the index entry at a position in a listing of one partition, or of all if it is None."""
+    """Return the index entry at a position in a listing of this partition, or of all partitions if None."""
     names = [position.key] if partition is not None else [position.key, position.partition]
     return tag_prefix(tag) + encode_number(position.order) + join_names(*names)
 
@@ -143,7 +143,7 @@ def tag_prefix(tag: Tag | None) -> bytes:
 
 
 def listing_range(tag: Tag | None, *, descending: bool) -> LexRange:
-    """Return the range of all records in a listing, or of the records with this tag if it is not None."""
+    """Return the range of all records in a listing or, if `tag` is not None, of the records with the tag."""
     low, high = b"-", b"+"
     if tag is not None:
         low, high = b"[" + tag_prefix(tag), b"(" + tag.encode() + b"\1"
@@ -151,13 +151,13 @@ def listing_range(tag: Tag | None, *, descending: bool) -> LexRange:
 
 
 def due_range(lane: str, until: Micros) -> LexRange:
-    """Return the range of the timer index with the records of a lane that have `wake_at <= until`."""
+    """Return the range of the timer index for the records of a lane with `wake_at <= until`."""
     prefix = lane.encode() + NUL
     return LexRange(b"[" + prefix, b"(" + prefix + encode_number(until + 1))
 
 
 def expired_range(until: Micros) -> LexRange:
-    """Return the range of the expiry index with the records that have `expires_at <= until`."""
+    """Return the range of the expiry index for the records with `expires_at <= until`."""
     return LexRange(b"-", b"(" + encode_number(until + 1))
 
 
@@ -194,12 +194,12 @@ def decode_record(address: Address, value: bytes) -> Record | Damaged:
 
 
 def encode_state(record: Record) -> bytes:
-    """Encode version, order and tag. The write script accepts a change only if the stored ones are equal."""
+    """Encode version, order and tag, which the write script compares with those of the stored record."""
     return encode_number(record.version) + encode_number(record.order) + record.tag.encode()
 
 
 def decode_state(address: Address, value: bytes) -> RecordState | None:
-    """Decode the state that the write script found at this address. Raise StorageCorrupt if it is damaged."""
+    """Decode the state that the write script found at this address. Raise StorageCorrupt if damaged."""
     if not value:
         return None
     if value == DAMAGED:

@@ -26,7 +26,7 @@ from .node import Host, Node, parse_info
 from .schema import Keys
 
 DISCOVERY_GRACE = 0.1
-"""Seconds to wait for the slot maps of all nodes before the best of those received is used."""
+"""Seconds to wait for the slot maps of all nodes. After that, the best one received is used."""
 
 
 class Topology(ABC):
@@ -55,7 +55,7 @@ class Topology(ABC):
         self._nodes_by_shard = None
 
     def move_shard(self, shard: int, host: Host) -> None:
-        """Remember that a shard has moved to this host. A redirect from the old node reports this."""
+        """Remember that a shard has moved to this host, as a redirect from the old node reported."""
         if self._nodes_by_shard is not None:
             self._nodes_by_shard[shard] = self.node(host)
 
@@ -123,7 +123,7 @@ class SentinelTopology(Topology):
 
 
 class ClusterTopology(Topology):
-    """A cluster. Each of its nodes reports a slot map, which shows which node has each slot."""
+    """A cluster. Each node reports a slot map, which contains the node of each slot."""
 
     is_single_server = False
 
@@ -172,7 +172,7 @@ class _SlotMap(msgspec.Struct, frozen=True):
 
 
 async def _best_slot_map(requests: Sequence[asyncio.Task[_SlotMap]]) -> _SlotMap:
-    """Return the best slot map of the first DISCOVERY_GRACE seconds, or else the first one that follows."""
+    """Return the best slot map received within DISCOVERY_GRACE, or else the first one received later."""
     done, waiting = await asyncio.wait(requests, timeout=DISCOVERY_GRACE)
     while waiting and not any(task.result().hosts for task in done):
         arrived, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

@@ -12,7 +12,7 @@ from uuid import uuid4
 from .process import NOBODY_UID, Server, package_folder, port_responds, wait_until
 
 _STARTUP = b"\x00\x03\x00\x00user\x00perdure\x00database\x00postgres\x00\x00"
-"""A startup message without its length. The server replies `R`, or `E` while it is not ready."""
+"""PostgreSQL's startup message without its length. The server replies `R`, or `E` while it is not ready."""
 
 
 class Postgres(Server):
@@ -58,17 +58,14 @@ class Postgres(Server):
         return [str(self._binaries / "postgres"), "-D", str(self.folder / "data"), *options]
 
     def is_ready(self) -> bool:
-        """Return whether the server accepts sessions. An open port is not enough: it opens earlier."""
+        """Return whether the server accepts sessions, which is later than its port opens."""
         return port_responds(self.port, (len(_STARTUP) + 4).to_bytes(4, "big") + _STARTUP, b"R")
 
     def kill(self) -> None:
         """Kill the server, and wait until its session processes end, because they prevent a restart."""
         sessions = _children(self.pid)
         super().kill()
-        wait_until(
-            "the sessions of a killed server did not end",
-            lambda: not any(map(_is_alive, sessions)),
-        )
+        wait_until("the sessions of a killed server did not end", lambda: not any(map(_is_alive, sessions)))
 
 
 def _children(pid: int) -> list[int]:
@@ -80,7 +77,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _is_alive(pid: int) -> bool:
-    """Return whether a process is running. A zombie, which has ended but still has an entry, is not."""
+    """Return whether a process is running. A zombie, which has ended but is still listed, is not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

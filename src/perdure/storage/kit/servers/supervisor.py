@@ -14,7 +14,7 @@ import sys
 import threading
 
 STOP_TIMEOUT = 30.0
-"""Seconds that a server has to stop after SIGINT before it is killed."""
+"""Seconds to wait after SIGINT before the server is killed."""
 
 
 def main(user: str, *command: str) -> int:

@@ -106,8 +106,8 @@ class _ServerGroup(ManagedServer):
 class ValkeyCluster(_ServerGroup):
     """A cluster of nodes without replicas. Each node has an equal part of the slots.
 
-    If a node does not respond for `failure_timeout` seconds, the other nodes consider the node and the whole
-    cluster as failed.
+    If a node does not respond for `failure_timeout` seconds, the other nodes report that the cluster has
+    failed.
     """
 
     def __init__(self, nodes: int = 3, *, failure_timeout: float = 15.0) -> None:
@@ -127,7 +127,7 @@ class ValkeyCluster(_ServerGroup):
         return f"{self.url}/?prefix={uuid4().hex}{options}"
 
     def start(self) -> None:
-        """Start the nodes and connect them to a cluster. Return when each node knows all slots."""
+        """Start the nodes and join them into a cluster. Return when each node knows all slots."""
         for node in self.nodes:
             self._stack.enter_context(node)
         first_port = str(self.nodes[0].port)
