@@ -57,7 +57,7 @@ def register_engine(
 
 
 async def open_storage(url: str) -> Storage:
-    """Open the storage at a URL, such as `sqlite:///tasks.db`, `postgresql://...`, `redis://...` or `memory:`."""
+    """Open the storage at a URL, such as `sqlite:///a.db`, `postgresql://...`, `redis://...` or `memory:`."""
     entry = _entry_for(url)
     return Storage(await cast("Callable[[str], Awaitable[Engine]]", _load(url, entry, entry.function))(url))
 
