@@ -48,7 +48,7 @@ _pack = cast("Callable[[Command], bytes]", cast("Any", hiredis).pack_command)
 
 
 async def ping_on_connect(connection: Connection) -> None:
-    """Set up a connection and send PING, so that an error of the server occurs before other commands."""
+    """Set up a connection and send PING, so that an unready server fails before any other command is sent."""
     await connection.on_connect()
     await connection.send_packed_command([_pack(("PING",))], check_health=False)
     await connection.read_response()

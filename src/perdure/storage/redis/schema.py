@@ -133,7 +133,7 @@ class LexRange(msgspec.Struct, frozen=True):
 
 
 def position_entry(position: Position, partition: str | None, tag: Tag | None) -> bytes:
-    """Return the index entry at a position in a listing of this partition, or of all partitions if None."""
+    """Return the index entry at a position in a listing of this partition, or of all if it is None."""
     names = [position.key] if partition is not None else [position.key, position.partition]
     return tag_prefix(tag) + encode_number(position.order) + join_names(*names)
 

@@ -58,7 +58,7 @@ class Postgres(Server):
         return [str(self._binaries / "postgres"), "-D", str(self.folder / "data"), *options]
 
     def is_ready(self) -> bool:
-        """Return whether the server accepts sessions, which is later than its port opens."""
+        """Return whether the server accepts sessions. Its port opens before that."""
         return port_responds(self.port, (len(_STARTUP) + 4).to_bytes(4, "big") + _STARTUP, b"R")
 
     def kill(self) -> None:
