@@ -309,7 +309,7 @@ async def test_settings_may_be_yaml_and_the_storage_named_by_an_option(place: Pl
             "wrong.toml: polling.posts_per_page: must be between 1 and 100, not 500",
         ),
         (["show", "who.test"], "unknown account who.test; `perdure feeds list` lists the known accounts"),
-        (["poll", "who.test"], "no account who.test"),
+        (["poll", "who.test"], "unknown account who.test"),
         (["suspend", "not a name"], "invalid account 'not a name'; use a handle such as"),
         (["items", "--since", "soon"], "invalid time 'soon'; use 24h, 7d, 2026-11-01"),
         (["links", "--since", "2999-01-01"], "'2999-01-01' must be in the past"),

@@ -1,7 +1,7 @@
 """The stored state of an account: how far its feed has been read, and when the next poll is due.
 
-The *watermark* is the time of the newest item that polls have read. Polls never lower it. A *gap* is a range
-of older items that may not be stored yet, down to a time called its *floor*. A gap has a cursor, from which
+The *watermark* is the time of the newest item that polls have read. Polls never lower it. A *gap* is a part
+of the feed that still has to be read, down to a time called its *floor*. A gap has a cursor, from which
 reading continues. Apart from back-dated items, every item between `Account.history_start` and the watermark
 is either stored or inside a gap. This module performs no I/O and reads no clock.
 """
@@ -37,7 +37,7 @@ class AccountStatus(StrEnum):
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A range of items that still has to be read, from newer to older ones."""
+    """A part of the feed that still has to be read, from newer to older items."""
 
     cursor: str | None = None
     """The source's cursor from which reading continues. None to start from the newest item."""
@@ -59,7 +59,7 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=FORMAT_FIELD, tag=2):
-    """An account and the state of reading its feed, as stored in a record."""
+    """The stored state of one account, including how far its feed has been read."""
 
     account_id: str
     """The permanent id of the account: a DID."""
@@ -76,11 +76,11 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     watermark: Timestamp | None = None
     """The time of the newest item that polls have read. None if they have not read any."""
     gaps: tuple[Gap, ...] = ()
-    """The ranges that still have to be read, newest first."""
+    """The parts of the feed that still have to be read, newest first."""
     deep_watermark: Timestamp | None = None
     """The watermark at the last deep read, which searches for back-dated posts."""
     etag: str | None = None
-    """The ETag of the newest page, which is skipped while unchanged. None if items below it are unread."""
+    """The ETag of the newest page, to detect changes. None if that page did not reach stored items."""
     lease: Lease | None = None
     next_poll_at: Timestamp
     """When the next poll is due."""
@@ -93,8 +93,8 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     last_wait: Interval | None = None
     """The time between the last scheduled poll and the poll before it."""
     cadence: Interval | None = None
-    """The actual time between polls: the shorter of the last two values of `last_wait`. Using only the last
-    value would give a much too long time after an outage."""
+    """The actual time between polls: the shorter of the last two values of `last_wait`. After an outage, the
+    last value alone would be far too long."""
     posts_fetched_count: int = 0
     """Number of new items, including reposts, that polls have found."""
     pages_read: int = 0
@@ -139,7 +139,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
 
 
 class StoredAccount(msgspec.Struct, frozen=True):
-    """An account and the record it was read from. It can be replaced only while that record is unchanged."""
+    """An account, and the record from which it was decoded. A write fails if that record has changed."""
 
     account: Account
     record: Record
@@ -154,7 +154,7 @@ class StoredAccount(msgspec.Struct, frozen=True):
         return cls(account, record)
 
     def replace_with(self, account: Account) -> tuple[StoredAccount, Replace]:
-        """Return the replaced account, and the storage change that writes it."""
+        """Return the account in its new state, and the storage change that writes it."""
         lane, wake_at = _lane_and_wake_time(account)
         change = self.record.replace_with(
             body=_format.encode(account), tag=account.status.value, lane=lane, wake_at=wake_at

@@ -13,7 +13,7 @@ _PROFILE_URL = re.compile(r"https?://[^/]+/profile/([^/?#]+).*")
 
 
 def normalize_account_name(text: str) -> str:
-    """Extract the name if `text` is a profile URL. Then remove surrounding spaces and a leading @."""
+    """Remove spaces around the text. If it is a profile URL, extract the name. Remove a leading @."""
     profile = _PROFILE_URL.fullmatch(text.strip())
     return (profile[1] if profile else text.strip()).removeprefix("@")
 

@@ -109,10 +109,10 @@ def _find_alarms(accounts: Sequence[Account], now: Micros) -> Iterator[Alarm]:
 
 
 def _late_at(account: Account, now: Micros, usual_cadence: Micros) -> Micros:
-    """Return the time after which an account is late: one interval after its poll is due, and a grace period.
+    """Return the time after which an account is late: when it is due, plus one interval and a grace period.
 
-    `usual_cadence` replaces the cadence of an account that has not been polled twice yet. While a poll is
-    running, its last page counts, so an account is also late if its poll waits too long for the source.
+    `usual_cadence` is used for an account that does not have its own cadence yet. A running poll makes an
+    account late too if it has not read a page for that long.
     """
     cadence = usual_cadence if account.cadence is None else account.cadence
     due = account.next_poll_at
@@ -133,7 +133,7 @@ def _is_failing(account: Account, now: Micros) -> bool:
 
 
 def _has_unseen_posts(account: Account) -> bool:
-    """Return whether posts remain unseen after two polls and another profile, so they were not deleted."""
+    """Return whether posts are still unseen after more polls and a second profile that still counts them."""
     since = account.unseen_since
     return (
         account.status is AccountStatus.ACTIVE
@@ -144,7 +144,7 @@ def _has_unseen_posts(account: Account) -> bool:
 
 
 def _alarm(kind: AlarmKind, accounts: Sequence[Account], problem: str, *, of: int | None = None) -> Alarm:
-    """Return an alarm with a message such as "2 of 9 accounts (a, b) are overdue". Here, `of` is 9."""
+    """Return an alarm with a message such as "2 of 9 accounts (a, b) are overdue", where `of` is the 9."""
     handles = tuple(each.handle for each in accounts[:MAX_NAMED_ACCOUNTS])
     count = len(accounts)
     total = f"{count} of {of} accounts" if of is not None else f"{count} account{'s' if count > 1 else ''}"

@@ -79,7 +79,7 @@ MAX_WAIT: Micros = 31 * 24 * HOUR
 
 
 class Feeds:
-    """Manages and polls the accounts in one storage, and reads their items and links."""
+    """Manages and polls the accounts in one storage, and returns their items and links."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Feeds:
         source: FeedSource | None = None,
         lease_seconds: float = LEASE_DURATION / 1e6,
     ) -> AsyncGenerator[Self]:
-        """Open the storage at `url` for the duration of an `async with` block."""
+        """Open the storage at `url`, yield its feeds, and close the storage at the end of `async with`."""
         async with await open_storage(url) as storage:
             feeds = cls(FeedStore(storage), settings, source=source, lease_seconds=lease_seconds)
             async with feeds:
@@ -127,7 +127,7 @@ class Feeds:
         await self._exit_stack.aclose()
 
     async def source(self) -> FeedSource:
-        """Return the source. Open Bluesky if no source was passed, or raise InvalidSettings if that fails."""
+        """Return the source. If none was passed, open Bluesky, or raise InvalidSettings if that fails."""
         async with self._connecting:
             if self._source is None:
                 opening = open_source(self.settings, self.rate_limiter)
@@ -208,7 +208,7 @@ class Feeds:
         return await self._edit_all(names, edit, "resumed", dry_run=dry_run)
 
     async def reset(self, names: Sequence[str], *, dry_run: bool = False) -> ChangeReport:
-        """Forget how far accounts have been read. The next poll reads the initial look-back again.
+        """Forget how far accounts have been read. The next poll starts again at the initial look-back.
 
         Stored items are kept and not duplicated.
         """
@@ -253,7 +253,7 @@ class Feeds:
         await poller.run()
 
     async def run_once(self, *, on_outcome: OnOutcome | None = None) -> CycleStats:
-        """Poll every active account once, even if it is not due, and unavailable accounts that are due.
+        """Poll every active account once, due or not, and every unavailable account that is due.
 
         Read the profiles first, so that the polls can find all posts that the profiles count. At the end,
         delete items that are older than the retention.
@@ -264,7 +264,7 @@ class Feeds:
         except AuthenticationFailed:
             raise
         except SourceError as error:
-            log.warning("could not read the profiles, polling without them: %s", error)
+            log.warning("polling without reading the profiles first: %s", error)
         cycle = await poller.run_once()
         await poller.remove_old_items()
         return cycle
@@ -289,10 +289,10 @@ class Feeds:
     async def audit(
         self, name: str | None = None, *, history: bool = False, remove: bool = False, dry_run: bool = False
     ) -> AsyncGenerator[AccountAudit]:
-        """Compare the stored items of one or all accounts with the records at the source. Yield the results.
+        """Audit one account or all accounts: compare stored items with the source. Yield a result for each.
 
         Store missing items. With `history`, also store items that are older than the first poll's look-back.
-        With `remove`, delete items that were deleted at the source. If one audit fails, run the others.
+        With `remove`, delete items that no longer exist at the source. A failed audit does not stop others.
         """
         source = await self.source()
         if not isinstance(source, AuditSource):
@@ -414,9 +414,9 @@ class Feeds:
     ) -> ItemPage:
         """Return a page of items from the feed of one account or of all accounts, newest first.
 
-        The page starts after the position `after`, or below the time `before`. With `keep_ties`, items with
-        the same time stay on one page, so that the next page can start `before` that time. `max_scanned`
-        limits how many items are read if the filters exclude most of them.
+        The page starts after the position `after`, or with the newest item older than `before`. With
+        `keep_ties`, items with the same time are never split between pages, so the next page can start
+        `before` that time. `max_scanned` limits how many items are read if filters exclude most of them.
         """
         account_id = None if name is None else await self._account_id(name)
         if before is not None:

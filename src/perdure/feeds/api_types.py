@@ -18,7 +18,7 @@ from .poll import PollSucceeded
 
 
 class AccountChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A change to one account. In a dry run, the change was only planned."""
+    """A change to one account. In a dry run, the change is only reported and not made."""
 
     account: str
     """The id of the account."""
@@ -29,7 +29,7 @@ class AccountChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChangeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The changes that one command made to accounts."""
+    """The changes that one method call made, or in a dry run would make, to accounts."""
 
     changes: tuple[AccountChange, ...]
     unknown: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class ChangeReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccountSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The main facts about one account, for a list of accounts."""
+    """A short description of one account, for lists of accounts."""
 
     account: str
     handle: str
@@ -132,7 +132,7 @@ class FeedSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def summarize(accounts: Iterable[Account], *, now: Micros) -> FeedSummary:
-    """Return totals over these accounts, and their alarms at the time `now`."""
+    """Return totals over these accounts, and the alarms that they cause at the time `now`."""
     accounts = list(accounts)
     by_status = {status: sum(each.status is status for each in accounts) for status in AccountStatus}
     next_polls = [each.next_poll_at for each in accounts if each.status is not AccountStatus.SUSPENDED]
@@ -170,7 +170,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackfillReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The progress of a backfill, which reads older items of an account."""
+    """The result of a backfill, which reads an account back to an earlier time."""
 
     account: str
     handle: str
@@ -239,7 +239,7 @@ class RankedLink(msgspec.Struct, frozen=True, kw_only=True):
     sharers: int
     """Number of accounts that shared the link."""
     handles: tuple[str, ...]
-    """The handles of the accounts that shared the link, earliest first, limited to `max_handles`."""
+    """The handles of the accounts that shared the link first, in this order, up to `max_handles`."""
     share_count: int
     """Number of times that the link was shared."""
     first_at: Timestamp

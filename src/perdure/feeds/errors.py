@@ -9,17 +9,17 @@
         ├── AmbiguousHandle          several stored accounts have the same handle
         ├── AccountLeaseLost         another poller has taken over the account, or the account was removed
         ├── CorruptFeedRecord        a stored account, item or link summary is damaged
-        └── SourceError              a source returned an error
+        └── SourceError              a request to a source failed
             ├── SourceUnavailable      the source cannot be reached, or its response is invalid (retryable)
             │   └── SourceServerError  the source reports an internal error
             ├── RateLimited            the source received too many requests (retryable, at `retry_at`)
             ├── AccountUnavailable     the account is unknown, deactivated, taken down or renamed
             │   └── AccountBlocked     the account blocks the logged-in user, or the user blocks it
             ├── InvalidActor           a handle or id is malformed or unknown
-            ├── EmptyFollowList        the follow list to prune by is empty
+            ├── EmptyFollowList        a follow list is empty, so it cannot be used to suspend accounts
             ├── CursorRejected         the source does not accept a cursor that it returned earlier
             ├── AuthenticationFailed   credentials are missing or wrong; no request can succeed
-            └── RequestRejected        the source rejected a request for any other reason
+            └── RequestRejected        the source rejected or does not support a request
 
 Storage errors (see `perdure.storage.errors`) are passed through unchanged.
 """
@@ -77,7 +77,7 @@ class EditConflict(FeedError):
 
 
 class AmbiguousHandle(FeedError):
-    """Raised when several stored accounts have the same handle, so that the handle does not identify one."""
+    """Raised when several stored accounts have the same handle, so the handle is not enough to find one."""
 
     def __init__(self, handle: str, account_ids: Sequence[str]) -> None:
         super().__init__(f"several accounts have the handle {handle}; use a DID: {', '.join(account_ids)}")
@@ -102,7 +102,7 @@ class CorruptFeedRecord(FeedError):
 
 
 class SourceError(FeedError):
-    """The base class of errors that concern a source, such as Bluesky."""
+    """The base class of errors that a source, such as Bluesky, causes."""
 
 
 class SourceUnavailable(SourceError):
@@ -124,7 +124,7 @@ class SourceServerError(SourceUnavailable):
 
 
 class RateLimited(SourceError):
-    """Raised when a source rejects a request because it has received too many."""
+    """Raised when a source rejects a request because it has received too many requests."""
 
     retryable = True
 
@@ -146,7 +146,7 @@ class InvalidActor(SourceError):
 
 
 class EmptyFollowList(SourceError):
-    """Raised when a follow list to prune by is empty. Pruning would suspend all accounts that it added."""
+    """Raised when a follow list is empty, because pruning would suspend all accounts that the list added."""
 
     def __init__(self, actor: str) -> None:
         danger = "pruning would suspend every account that its follow list added"
@@ -162,4 +162,4 @@ class AuthenticationFailed(SourceError):
 
 
 class RequestRejected(SourceError):
-    """Raised when a source does not support a request, or rejects it for a reason without its own class."""
+    """Raised when a source does not support a request, or rejects it for a reason not covered above."""

@@ -1,7 +1,7 @@
 """Synchronizes accounts with follow lists: adds followed accounts, and suspends unfollowed ones.
 
 Each account stores its origins: the follow lists that added it, and `manual` if an operator added it. An
-account is suspended only when its last origin is removed, so lists and operators do not interfere.
+account is suspended only if nothing else added it, so lists and operators do not interfere with each other.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .store import FeedStore
 log = logging.getLogger("perdure.feeds")
 
 PRUNE_REASON = "no longer followed by"
-"""The start of the reason that is stored when a follow list suspends an account."""
+"""The first words of the stored `Account.reason` when a follow list suspends an account."""
 
 
 async def add_account(
@@ -86,7 +86,7 @@ async def sync_follow_list(
             change = await add_account(store, profile, origin=origin, settings=settings, dry_run=dry_run)
             changes.append(change)
         except (EditConflict, CorruptFeedRecord, NewerFormat) as error:  # continue with the other accounts
-            log.warning("could not add %s: %s", profile.handle, error)
+            log.warning("could not add %s from a follow list: %s", profile.handle, error)
     if prune:
         changes += await _prune(store, source, owner, followed, dry_run=dry_run)
     return changes
@@ -127,7 +127,7 @@ async def _prune(
         try:
             after = edit(before) if dry_run else await store.update(account_id, edit)
         except (EditConflict, UnknownAccount) as error:
-            log.warning("could not suspend %s: %s", before.handle, error)
+            log.warning("could not suspend unfollowed account %s: %s", before.handle, error)
             continue
         if after.status is AccountStatus.SUSPENDED and before.status is not AccountStatus.SUSPENDED:
             changes.append(AccountChange(account=account_id, handle=before.handle, action="suspended"))

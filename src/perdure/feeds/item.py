@@ -22,7 +22,7 @@ ItemKind: TypeAlias = Literal["post", "reply", "quote", "repost"]
 LinkVia: TypeAlias = Literal["card", "quote", "facet", "text"]
 
 MAX_ITEM_BYTES = 64 * 1024
-"""Maximum size of an encoded item, so that several fit into one commit. Posts have up to 300 characters."""
+"""Maximum size of an encoded item, so that several items fit into one commit. Most items are far smaller."""
 
 
 class Link(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -48,7 +48,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_fi
     post_uri: str
     """The URI of the post, or for a repost, the URI of the reposted post."""
     author_id: str
-    """The id of the account that wrote the post or the reposted post."""
+    """The id of the author of the post, or for a repost, of the reposted post."""
     author_handle: str = ""
     """The author's handle at the time when the item was read."""
     text: str = ""

@@ -1,8 +1,8 @@
-"""Leases on accounts: a poller leases an account before it polls the account, so that no other poller does.
+"""Leases on accounts. A poller leases an account before polling it, so that no other poller polls it too.
 
 The lease is stored in the record of the account, and expires unless it is renewed. A write succeeds only if
-the record has not changed since it was read. If something else has changed the record, such as an operator,
-the poller reads it again, and repeats its own change if the lease is still valid.
+the record has not changed since it was read. If an operator, for example, has changed the record, the poller
+reads it again, and repeats its own change if the lease is still valid.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from .store import AccountEdit, FeedStore
 log = logging.getLogger("perdure.feeds")
 
 LEASE_DURATION: Micros = MINUTE
-"""How long a lease is valid after it was last renewed. Other pollers can then poll the account."""
+"""A lease expires this long after it was last renewed. Other pollers can then poll the account."""
 
 
 class AccountLease:
-    """A poller's lease on an account. All writes of the poll to the account go through this object."""
+    """A poller's lease on an account. The poller changes the account only through this object."""
 
     def __init__(self, store: FeedStore, stored: StoredAccount, poller: str, duration: Micros) -> None:
         self._store = store
@@ -119,7 +119,7 @@ async def _release_late(acquiring: asyncio.Task[AccountLease]) -> None:
 async def _finish_shielded(work: Coroutine[None, None, None]) -> None:
     """Finish the work even if the caller is cancelled, and then raise the cancellation.
 
-    A shielded scope of anyio alone would not be enough: `asyncio.Task.cancel` ignores it.
+    A shielded scope of anyio alone is not enough, because `asyncio.Task.cancel` ignores it.
     """
     task = asyncio.create_task(work)
     cancelled: asyncio.CancelledError | None = None
@@ -149,7 +149,7 @@ async def _acquire(store: FeedStore, stored: StoredAccount, poller: str, duratio
 
 
 def _poll_counters(account: Account) -> tuple[int, int]:
-    """Return counters of which one changes with every poll of the account."""
+    """Return two counters. Every poll of the account changes at least one of them."""
     return account.poll_count, account.consecutive_failures
 
 

@@ -2,7 +2,7 @@
 
 An hour is summarized at the earliest one hour after its end. A process that later stores or deletes items of
 that hour first marks the hour as dirty for some minutes. A summary is final only if its items were read after
-the last mark had expired. If the process is killed after it wrote the mark, the mark is merely unnecessary.
+the last mark had expired. If the process is killed between the two writes, an unnecessary mark does no harm.
 All marks of a day are stored in one small record. Hours and days are numbered from 1970-01-01.
 """
 
@@ -31,11 +31,11 @@ HOURS_PER_DAY = 24
 OPEN_AFTER_END: Micros = HOUR
 """An hour can be summarized when this much time has passed since its end."""
 MARK_AFTER_END: Micros = HOUR // 2
-"""Changes to the items of an hour need a mark when this much time has passed since its end. This is shorter
+"""When this much time has passed since the end of an hour, changes to its items need a mark. This is shorter
 than `OPEN_AFTER_END` to allow for slow commits and differing clocks."""
 MARK_LIFETIME: Micros = 10 * MINUTE
 MAX_CLOCK_SKEW: Micros = MINUTE
-"""The largest difference between the clocks of two processes that is allowed for."""
+"""The maximum expected difference between the clocks of two processes."""
 SUMMARY_RETENTION: Micros = 32 * DAY
 """How long a summary is kept after the end of its hour or day."""
 RECORDS_PER_PAGE = 100
@@ -46,7 +46,7 @@ class DirtyMarks(msgspec.Struct, frozen=True, kw_only=True, tag_field=FORMAT_FIE
     """The dirty marks of all hours of one day."""
 
     until: tuple[tuple[int, Micros], ...]
-    """Pairs of the number of an hour and the time until which items of this hour may be changing."""
+    """Pairs of an hour (see `hours_of_day`) and the time until which its items may still change."""
 
 
 def parse_marks(record: Record) -> DirtyMarks:
@@ -63,7 +63,7 @@ def hours_of_day(day: int) -> range:
 
 
 def link_change(partition: str, start: Micros, body: str, stored: Record | None) -> Insert | Replace:
-    """Return the change that writes marks or a summary: a replacement of `stored`, or an insertion."""
+    """Return the storage change that inserts marks or a summary, or replaces the record `stored`."""
     length = HOUR if partition == HOURS else DAY
     expires_at = start + length + SUMMARY_RETENTION
     if stored is not None:
@@ -79,7 +79,7 @@ def link_change(partition: str, start: Micros, body: str, stored: Record | None)
 async def read_links(
     storage: Storage, partition: str, first: Micros, until: Micros, clock: Callable[[], Micros]
 ) -> AsyncGenerator[Record]:
-    """Yield records of marks or summaries that start at `first` or later and before `until`, oldest first."""
+    """Yield the records in a partition of `LINKS` for times from `first` to before `until`, oldest first."""
     after = Position(max(first - 1, 0), "~", partition)
     while records := await storage.page(LINKS, partition, after=after, limit=RECORDS_PER_PAGE, now=clock()):
         for record in records:
@@ -129,7 +129,7 @@ class DirtyHours:
                 record = await self._storage.get(Address(LINKS, MARKS, _key(day)), now=now)
                 change = _add_marks(day, record, marked)
             except (NewerFormat, StorageCorrupt) as error:
-                log.warning("could not mark changed hours, so link counts may be wrong: %s", error)
+                log.warning("could not store which hours changed, so link counts may be wrong: %s", error)
                 break
             if isinstance(await self._storage.commit([change], now=now), Committed):
                 break
@@ -138,7 +138,7 @@ class DirtyHours:
         self._dirty_until |= marked
 
     async def read(self, first_day: int, last_day: int) -> dict[int, Micros]:
-        """Return the time until which each marked hour of these days may be changing, by hour."""
+        """For each marked hour of these days, return the time until which its items may still change."""
         until: dict[int, Micros] = {}
         records = read_links(self._storage, MARKS, first_day * DAY, (last_day + 1) * DAY, self._clock)
         async for record in records:
@@ -150,7 +150,7 @@ class DirtyHours:
         try:
             return dict(parse_marks(record).until)
         except (CorruptFeedRecord, NewerFormat) as error:
-            log.warning("could not read the marks of a day, so its links are counted again: %s", error)
+            log.warning("counting the links of a whole day again because of a bad record: %s", error)
             day = record.order // DAY
             if isinstance(error, CorruptFeedRecord):
                 await self._mark(day, hours_of_day(day))

@@ -17,7 +17,7 @@ from .link_summary_store import SummaryReader, Window
 from .store import FeedStore
 
 MAX_WINDOW: Micros = 31 * DAY
-"""The longest time span that is ranked from summaries. A longer one is ranked by reading all items."""
+"""The longest time span that is ranked from summaries. For longer ones, all items are read."""
 
 
 class SharedLink(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class SharedLink(msgspec.Struct, frozen=True, kw_only=True):
     """The URL as it was first shared. This is the URL to open."""
     title: str
     first_shares: tuple[tuple[str, Micros], ...]
-    """Pairs of the id of an account and the time when it first shared the link, earliest first."""
+    """Pairs of an account id and the time when that account first shared the link, earliest first."""
     share_count: int
     """Number of times that the link was shared."""
     last_at: Micros
@@ -109,8 +109,8 @@ def rank_links(
     contains the hours of the last two days, for `today` and `day_before`. Only shares since `since` count. A
     summary that starts earlier should therefore list all its shares.
 
-    Most links are shared only once. So the shares of each link, of which there are at least as many as
-    accounts, are counted first. Details are collected only for links that can rank among the first `limit`.
+    Most links are shared only once. So this function first counts the shares of each link, which are at least
+    as many as its accounts. It collects details only for links that can rank among the first `limit`.
     """
 
     def collect_details(urls: Iterable[str]) -> dict[str, _LinkDetail]:

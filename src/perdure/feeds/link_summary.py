@@ -72,7 +72,7 @@ summary_format = BodyFormat(LinkSummary)
 
 
 AccountItems: TypeAlias = Iterable[tuple[str, Item]]
-"""Pairs of the id of an account and an item in its feed."""
+"""Pairs of an account id and an item from the feed of that account."""
 
 
 def summarize_hour(items: AccountItems, *, start: Micros, read_at: Micros) -> LinkSummary:
@@ -80,7 +80,7 @@ def summarize_hour(items: AccountItems, *, start: Micros, read_at: Micros) -> Li
 
 
 def summarize_all(items: AccountItems, *, start: Micros) -> LinkSummary:
-    """Return a summary without size limits, which is used but not stored."""
+    """Summarize all links, without size limits, for a summary that is not stored."""
     return _build_summary(_tally_links(items), start, start, is_limited=False)
 
 

@@ -207,7 +207,7 @@ class SummaryReader:
         return summaries, replaceable
 
     async def _write(self, partition: str, made: Iterable[tuple[LinkSummary, Record | None]]) -> None:
-        """Store summaries, each of which replaces the record next to it, if any.
+        """Store summaries. If a summary is paired with a record, it replaces that record.
 
         If another process has already stored a summary, keep that one. A summary that cannot be stored is
         created again the next time it is needed.

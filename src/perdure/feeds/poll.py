@@ -64,7 +64,7 @@ class PollSkipped(msgspec.Struct, frozen=True):
 
 
 class PollFailed(msgspec.Struct, frozen=True):
-    """The outcome of a poll that failed for any other reason."""
+    """The outcome of a poll that failed with an error."""
 
     account: Account
     error: Exception
@@ -81,22 +81,22 @@ PollOutcome: TypeAlias = PollSucceeded | PollSkipped | PollFailed | PolledElsewh
 
 
 class _StoredItems(msgspec.Struct, frozen=True):
-    """The new items of a page, most of which are already stored."""
+    """The new items of a page. They are stored already, except those in `pending`."""
 
     new: list[Item]
     pending: list[Item]
-    """The new items that are not stored yet, but will be written in one commit with the account."""
+    """New items that will be stored in the same commit as the state of the account."""
     uncounted: int = 0
     """Number of new posts (not reposts) that the last profile did not count."""
 
 
 _NO_ITEMS = _StoredItems([], [])
 MAX_PENDING_ITEMS = 24
-"""Maximum number of items that are written in one commit with the account."""
+"""Maximum number of items that are stored in the same commit as the state of the account."""
 
 
 class Poll:
-    """One poll of one account, on which the poller has a lease."""
+    """Runs one poll of an account that the poller has leased."""
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class Poll:
         )
 
     def _next_cursor(self, gap: Gap, page: FeedPage) -> str | None:
-        """Return the next cursor, or if it repeats, the current cursor, which closes the gap."""
+        """Return the next cursor. If it was already used, return the current cursor, which closes the gap."""
         used = self._cursors_by_gap[gap.floor, gap.late_floor]
         if gap.cursor is None:
             used.clear()
@@ -218,12 +218,11 @@ class Poll:
         return gap.cursor if page.cursor in used else page.cursor
 
     async def _store_items(self, page: FeedPage, *, known: Micros | None) -> _StoredItems:
-        """Store the items of a page, except some late items.
+        """Store the items of a page, except late items that must be stored together with the account.
 
         Items up to the time `known` are usually stored already, so they are looked up first. New items below
-        that time are late, and make reading continue. They are left to the commit that writes the account. If
-        they were written earlier and the process was then killed, the next poll would not recognize them as
-        new, and would stop too early.
+        that time are late, and make reading continue. If they were stored first and the process was then
+        killed, the next poll would not recognize them as new, and would stop too early.
         """
         oldest = self._settings.oldest_kept(self._store.clock())
         items = [item for item in page.items if item.time >= oldest]
@@ -245,7 +244,7 @@ class Poll:
     async def _write(
         self, edit: AccountEdit, page: FeedPage | None = None, stored_items: _StoredItems = _NO_ITEMS
     ) -> None:
-        """Apply `edit`, count the items of the page, and write the account. Finish the poll if it is over."""
+        """Apply `edit`, count the page's items, and write the account. After the last page, end the poll."""
         new, invalid = len(stored_items.new), 0 if page is None else page.invalid_records
         self._new_items += new
         if self._watermark is not None:

@@ -1,8 +1,8 @@
 """`Poller` polls many accounts, each when it is due, and several at the same time.
 
 Several pollers, in any number of processes, can share the accounts of one storage. A poller leases an account
-before it polls the account, so no other poller does so meanwhile. If a poll fails, it is reported and retried
-later, and the other accounts are not affected. Wrong credentials stop the poller.
+before polling it, so no two pollers poll it at the same time. If a poll fails, it is reported and retried
+later, and other accounts are not affected. Wrong credentials stop the poller.
 """
 
 from __future__ import annotations
@@ -52,29 +52,29 @@ from .store import FeedStore
 log = logging.getLogger("perdure.feeds")
 
 POLLS_PER_CONNECTION = 2
-"""Number of concurrent polls per connection. One can use the connection while another uses the storage."""
+"""Number of concurrent polls per connection. While one poll writes to the storage, another can read."""
 DUE_CHECK_SECONDS = 2.0
-"""How long to wait before the next check if no account is due."""
+"""Seconds to wait before the next check if no account is due."""
 PROFILES_PER_REQUEST = 25
 PROFILE_INTERVAL: Micros = 55 * MINUTE
 HINT_INTERVAL: Micros = MINUTE
 ALARM_INTERVAL: Micros = MINUTE
 ALARM_COST_FACTOR = 30.0
-"""Minimum pause after an alarm check, in multiples of its duration, because it reads every account."""
+"""Minimum pause after an alarm check, in multiples of its duration. Each check reads every account."""
 REMOVAL_INTERVAL: Micros = 10 * MINUTE
 ITEMS_PER_REMOVAL = 1000
 LINK_SUMMARY_INTERVAL: Micros = 5 * MINUTE
 MAX_LINK_ITEMS = 20_000
-"""Maximum number of items that one refresh of the link summaries reads, in about half a second."""
+"""Maximum number of items that one refresh of the link summaries reads. This takes about half a second."""
 
 _SKIPPED_ACCOUNTS = (UnknownAccount, CorruptFeedRecord, NewerFormat)
-"""Errors for accounts that have been removed or whose records cannot be decoded. They are ignored."""
+"""Errors for accounts that were removed or cannot be decoded. Jobs over many accounts ignore them."""
 
 OnOutcome: TypeAlias = Callable[[PollOutcome], None]
 
 
 class CycleStats(msgspec.Struct, kw_only=True):
-    """Totals of one cycle, in which each account is polled once."""
+    """Totals over the polls of one cycle, in which each account is polled once."""
 
     polled: int = 0
     initial: int = 0
@@ -140,7 +140,7 @@ class Poller:
         self._in_progress: set[str] = set()
         """The ids of the accounts that this poller has queued or is polling."""
         self._deferred_until: dict[str, Micros] = {}
-        """For accounts whose last failure could not be stored: the account id, and when to poll it again."""
+        """When to poll an account again, by account id, if its last failure could not be stored."""
 
     async def poll(
         self, stored: StoredAccount, *, is_scheduled: bool = False
@@ -203,7 +203,7 @@ class Poller:
         await _run_all(*jobs)
 
     async def check_alarms(self) -> None:
-        """Report alarms that have been raised or cleared since the last check."""
+        """Find the current alarms, and report those that were raised or cleared since the last check."""
         accounts = [stored.account async for stored in self._store.accounts()]
         now = self._store.clock()
         self._alarm_watch.update(find_alarms(accounts, now=now), now=now)
@@ -258,7 +258,7 @@ class Poller:
                         await self._store.update(profile.account_id, edit)
 
     async def apply_hints(self, source: HintSource) -> int:
-        """Make accounts due if the hints of the source show new items. Return how many accounts."""
+        """Make accounts due if the hints of the source show new items. Return the number of accounts."""
         newest = await source.latest_activity()
         count = 0
         for account_id, time in newest.items():
@@ -346,7 +346,7 @@ class Poller:
     async def _repeat(
         self, interval: Micros, job: Callable[[], Awaitable[object]], *, first: Micros = 0, rest: float = 0
     ) -> None:
-        """Run a job again and again, starting after a delay of `first`.
+        """Run a job repeatedly, starting after a delay of `first`.
 
         The pause after each run is `interval`, or `rest` times the duration of the run if that is longer.
         """
@@ -357,7 +357,7 @@ class Poller:
             await anyio.sleep(max(interval / 1e6, rest * (anyio.current_time() - started)))
 
     async def _log_errors(self, work: Awaitable[object]) -> None:
-        """Await a job. Log its errors instead of raising them, except AuthenticationFailed."""
+        """Await a job. Raise AuthenticationFailed, but only log all other errors."""
         try:
             await work
         except AuthenticationFailed:

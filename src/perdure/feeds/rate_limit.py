@@ -34,7 +34,7 @@ DEFAULT_PAUSE: Micros = MINUTE
 """How long to wait if the rate limit is reached and the server does not specify a time."""
 MIN_PAUSE: Micros = SECOND
 MAX_PAUSE: Micros = HOUR
-"""Maximum wait at a server's request, because headers can be wrong. `MIN_PAUSE` is the minimum."""
+"""Maximum wait that a server can request, because headers can be wrong. `MIN_PAUSE` is the minimum."""
 LONG_WAIT: Micros = 5 * SECOND
 """Waits before a retry are reported if they are at least this long. Rate limit waits are always reported."""
 

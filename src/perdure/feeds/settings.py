@@ -91,7 +91,7 @@ class BlueskySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class FollowLists(msgspec.Struct, frozen=True, kw_only=True):
-    """The accounts whose follow lists a poller synchronizes, how often, and whether it prunes by them."""
+    """Which follow lists a poller synchronizes, how often, and whether it suspends unfollowed accounts."""
 
     actors: tuple[str, ...]
     interval: Micros

@@ -29,7 +29,7 @@ class FeedPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """An account as the source describes it."""
+    """The profile of an account at the source."""
 
     account_id: str
     handle: str
@@ -48,7 +48,7 @@ class FeedSource(Protocol):
     async def page(
         self, account_id: str, *, limit: int, cursor: str | None = None, etag: str | None = None
     ) -> FeedPage | None:
-        """Return the newest page, or the page at `cursor`. Return None if its ETag is still `etag`."""
+        """Return the newest page, or the page at `cursor`. Return None if the page's ETag is still `etag`."""
         ...
 
     async def profiles(self, actors: Sequence[str]) -> list[Profile]:

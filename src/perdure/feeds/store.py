@@ -40,7 +40,7 @@ AccountEdit: TypeAlias = Callable[[Account], Account]
 MAX_EDIT_ATTEMPTS = 20
 ITEMS_PER_COMMIT = 25
 ADDRESSES_PER_READ = 100
-"""Maximum number of records that one read fetches by their addresses."""
+"""Maximum number of records that are read by address in one call."""
 PAGE_SIZE = 500
 FIRST_NAME = "\x01"
 """A name that sorts before all keys and partitions."""
@@ -126,7 +126,7 @@ class FeedStore:
             asked = min(MAX_PAGE_RECORDS, 2 * asked)  # some records are invalid
 
     async def update(self, account_id: str, edit: AccountEdit) -> Account:
-        """Apply `edit` to an account and store the result. Raise EditConflict if others keep changing it."""
+        """Apply `edit` to an account and store it. Raise EditConflict if other processes keep changing it."""
         for _ in range(MAX_EDIT_ATTEMPTS):
             stored = await self.get(account_id)
             if (written := await self.replace(stored, edit(stored.account))) is not None:
@@ -181,7 +181,7 @@ class FeedStore:
     # Items
 
     async def add_items(self, account_id: str, found: Sequence[Item]) -> list[Item]:
-        """Store those items that are not stored yet, and return them."""
+        """Store the items in `found` that are not stored yet, and return these new items."""
         new: list[Item] = []
         for batch in batched(found, ITEMS_PER_COMMIT):
             part = list({item.uri: item for item in batch}.values())
@@ -227,7 +227,7 @@ class FeedStore:
         return count
 
     async def missing_items(self, account_id: str, found: Sequence[Item]) -> list[Item]:
-        """Return those of the items in `found` that are not stored."""
+        """Return the items in `found` that are not stored yet."""
         addresses = [Address(ITEMS, account_id, item.uri) for item in found]
         known: set[Address] = set()
         for batch in batched(addresses, ADDRESSES_PER_READ):
@@ -348,7 +348,7 @@ class FeedStore:
 
 
 def older_than(time: Micros, account_id: str | None = None) -> Position:
-    """Return the position from which to read items older than `time`, newest first."""
+    """Return the position to start from when reading the items older than `time`, newest first."""
     return Position(time, FIRST_NAME, account_id or FIRST_NAME)
 
 

@@ -1,7 +1,7 @@
 """The state transitions of an account: leases, finished and failed polls, profiles, and edits by operators.
 
-Each function returns a changed copy of the account. It performs no I/O and reads no clock, but adds random
-jitter to poll times.
+These functions return a changed copy of the account. They perform no I/O and read no clock, but some add
+random jitter to poll times.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_RETRY_WAIT: Micros = 30 * MINUTE
 succeed soon after an outage of the source has ended."""
 JITTER_FRACTION = 0.1
 PROBE_INTERVALS: tuple[Micros, ...] = (HOUR, 6 * HOUR, 24 * HOUR, 7 * 24 * HOUR)
-"""Waits between polls of an unavailable account. The last wait is repeated."""
+"""The times to wait between polls of an unavailable account. The last one is used repeatedly."""
 
 
 def new_account(
@@ -48,7 +48,7 @@ def new_account(
 
 
 def leased(account: Account, lease: Lease) -> Account:
-    """Set the lease. If it was another poller's, reset the post counts, because they may be wrong."""
+    """Set the lease. If it replaces another poller's lease, reset the post counts, which may be wrong."""
     is_taken_over = account.lease is not None and account.lease.poller != lease.poller
     return replace(profile_count_reset(account) if is_taken_over else account, lease=lease)
 
@@ -67,7 +67,7 @@ def profile_count_reset(account: Account) -> Account:
 
 
 def posts_after_profile(account: Account, found: Iterable[Item]) -> int:
-    """Return how many of these items are posts that may be too new for the last profile's count."""
+    """Return how many of these items are posts that may be newer than the last profile."""
     since = (account.profile_read_at or 0) - HOUR  # the clocks of authors differ
     return sum(item.kind != "repost" and item.time > since for item in found)
 
@@ -101,7 +101,7 @@ def page_read(
 
 
 def audited(account: Account, *, posts: int) -> Account:
-    """Clear the unseen posts after a complete audit, which stored `posts` posts since the last profile."""
+    """Apply a complete audit: no posts remain unseen. It stored `posts` posts from after the last profile."""
     return replace(
         account,
         posts_since_profile=account.posts_since_profile + posts,
@@ -209,7 +209,7 @@ def reset(account: Account, *, now: Micros) -> Account:
 
 
 def hinted(account: Account, *, newest: Micros, now: Micros) -> Account:
-    """Make an active account due now if a hint shows an item, at the time `newest`, above the watermark."""
+    """Make an active account due now if `newest`, the time of its newest item, is above the watermark."""
     is_known = account.watermark is not None and newest <= account.watermark
     if is_known or account.status is not AccountStatus.ACTIVE:
         return account

@@ -25,7 +25,7 @@ MAX_URL_LENGTH = 2048
 """Maximum number of characters in a normalized URL. Longer URLs are ignored."""
 
 _DEFAULT_PORTS = {"http": (80, 443), "https": (443,)}
-"""The ports to remove, by scheme. http becomes https, so the default ports of both are removed from http."""
+"""The ports to remove, by scheme. Since http becomes https, http URLs lose the default port of either."""
 _WHITESPACE = re.compile(r"\s")
 _HOST = re.compile(r"[^\x00-\x20\"#%/:<>?@\[\\\]^`{|}\x7f]+")
 _IPV6 = re.compile(r"[0-9a-f:.]+")
@@ -93,7 +93,7 @@ def _fragment(fragment: str) -> str:
 
 
 def _normalize_escapes(text: str) -> str:
-    """Return a part of a URL with normalized percent-encoding."""
+    """Normalize the percent-encoding in a part of a URL."""
     return _ESCAPE_CANDIDATE.sub(_normalize_escape, text)
 
 
@@ -168,7 +168,7 @@ HOST_TRACKING_PARAMETERS: Mapping[str, frozenset[str]] = {
     "substack.com": frozenset({"r", "isfreemail", "triedredirect", "showwelcomeonshare"}),
     "medium.com": frozenset({"source", "sk"}),
     "amazon.com": frozenset({"tag", "ref", "ref_", "linkcode"}),
-    # Newspapers: referrers, and gift codes, which differ for each reader that shares an article
+    # Newspapers: referrers, and gift codes, which are different each time an article is shared
     "nytimes.com": frozenset({"smid", "smtyp", "unlocked_article_code", "referringsource", "giftcopy"}),
     "washingtonpost.com": frozenset({"pwapi_token", "itid", "wpisrc", "wpmm"}),
     "theguardian.com": frozenset({"cmp"}),
@@ -189,7 +189,7 @@ HOSTS_WITH_REF_BRANCH = frozenset({"github.com", "gitlab.com", "codeberg.org", "
 def is_tracking(host: str, name: str, value: str) -> bool:
     """Return whether a query parameter of a page on this host tracks the reader.
 
-    Blogs and newsletters append `ref` with their own host name, so `ref` with a host name is for tracking.
+    Blogs and newsletters append `ref` with their own host name. This counts as tracking, except on Git hosts.
     """
     name = name.lower()
     if name in TRACKING_PARAMETERS or name.startswith(TRACKING_PREFIXES):

@@ -12,9 +12,9 @@ unread range below it becomes a gap, which later pages close. These functions ar
 4. Below the floor, reading continues only while pages contain new items, and at most down to `LATE_WINDOW`
    below the watermark.
 5. Reading also ends when the source returns no cursor or repeats a cursor.
-6. A post can be back-dated, so that it appears below the newest page of an account that posts often. So once
-   per `DEEP_READ_INTERVAL`, a deep read continues down to `LATE_WINDOW` below the watermark of the previous
-   deep read. A post that is back-dated by at most `LATE_WINDOW` is thus found within about that interval.
+6. If an account posts often, a back-dated post can appear below the newest page. So once per
+   `DEEP_READ_INTERVAL`, a deep read continues down to `LATE_WINDOW` below the watermark of the previous deep
+   read. It finds all posts that were back-dated by at most `LATE_WINDOW` in the meantime.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .account import Account, Gap
 from .settings import PollSettings
 
 OVERLAP: Micros = MINUTE
-"""Every poll reads the items this far below the watermark again, because the clocks of authors differ."""
+"""Every poll reads again this far below the watermark, because the clocks of authors differ."""
 LATE_WINDOW: Micros = 30 * MINUTE
 """How far below the watermark polls search for items that appear in the feed late."""
 DEEP_READ_INTERVAL: Micros = 60 * MINUTE
@@ -39,7 +39,7 @@ wrong time would hide all later items."""
 
 MAX_GAPS = 16
 MAX_CURSOR_REJECTIONS = 2
-"""When the source has rejected the cursor of a gap this many times, the gap is read from the newest item."""
+"""If the source rejects the cursor of a gap this many times, reading restarts from the newest item."""
 
 
 class PageSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +80,7 @@ def apply_head_page(account: Account, page: PageSummary, *, now: Micros, setting
 
 
 def reaches_known_items(account: Account, page: PageSummary) -> bool:
-    """Return whether the newest page reaches stored items, so that nothing below it is unread."""
+    """Return whether the newest page reaches back to items that were already read."""
     if page.cursor is None:
         return True
     return (

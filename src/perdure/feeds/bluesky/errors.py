@@ -125,7 +125,7 @@ def retry_at(headers: Mapping[str, str], now: Micros) -> Micros | None:
 def parse_rate_limit(headers: Mapping[str, str]) -> tuple[int | None, int, Micros] | None:
     """Return the rate limit, the number of remaining requests, and the time when that number is reset.
 
-    Return None if the headers do not contain the last two.
+    Return None if the headers do not contain the number and the time.
     """
     remaining = parse_int(headers.get("ratelimit-remaining"))
     reset = parse_int(headers.get("ratelimit-reset"))

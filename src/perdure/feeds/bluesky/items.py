@@ -48,7 +48,7 @@ class InvalidRecord(ValueError):
 
 
 def parse_page(feed: Feed, etag: str | None = None) -> FeedPage:
-    """Parse a page of a feed. Separate pinned items from the others, which are sorted by time."""
+    """Parse a page of a feed. Separate pinned items from the other items, which are sorted by time."""
     entries, bad = _parse_each(feed.feed, _parse_entry)
     return FeedPage(
         items=tuple(item for item, is_pinned in entries if not is_pinned),
@@ -210,7 +210,7 @@ def _require_time(time: Micros | None) -> Micros:
 
 
 def _require_storable(item: Item, raw: Raw) -> Item:
-    """Return the item. Raise InvalidRecord if it cannot be stored. Check only the URI of small records."""
+    """Return the item, or raise InvalidRecord if it cannot be stored. Small records always fit."""
     if not (is_valid_uri(item.uri) if len(raw) <= SMALL_RECORD_BYTES else is_storable(item)):
         raise InvalidRecord("the item is too large or has an invalid URI")
     return item

@@ -37,7 +37,7 @@ class Author(LexiconObject):
 
 
 class Reply(LexiconObject):
-    """The reference from a reply to its parent. No fields are needed."""
+    """Marks a post as a reply. Its fields are not used."""
 
 
 class Post(LexiconObject):
@@ -59,7 +59,7 @@ class PostView(LexiconObject):
 
 
 class Reason(LexiconObject):
-    """Why a feed shows a post that was not just posted by the account: a repost or a pin."""
+    """Explains why a feed shows a post: because the account reposted or pinned it."""
 
     type: str = msgspec.field(name="$type", default="")
     by: Author | None = None
@@ -81,7 +81,7 @@ class External(LexiconObject):
 
 
 class QuotedRecord(LexiconObject):
-    """A quoted record. If the post also has media, this object only contains another one in `record`.
+    """A quoted record. If the post also has media, the actual quoted record is in the field `record`.
 
     In the record of a post, only `uri` is set. In a view of a post, all fields can be set.
     """
@@ -93,7 +93,7 @@ class QuotedRecord(LexiconObject):
 
 
 class Embed(LexiconObject):
-    """What a post embeds, such as a link card or a quoted post, in a record or in a view."""
+    """The content that a post embeds, such as a link card or a quoted post, in a record or a view."""
 
     external: External | None = None
     media: Embed | None = None

@@ -1,6 +1,6 @@
 """Finds the links in a post: in its link card, its quoted post, its facets (marked-up text) and plain text.
 
-These functions are pure. If a post links to a page more than once, only the first of these places counts.
+These functions are pure. If a post links to the same page several times, only the first link is returned.
 Invalid parts of a post are ignored.
 """
 
@@ -81,7 +81,7 @@ def _quoted_record(embed: Embed) -> QuotedRecord | None:
 
 
 def _split_marked_text(post: Post) -> tuple[list[str], str]:
-    """Return the URLs in facets, and the text without them, because the text can abbreviate a URL."""
+    """Return the URLs in facets, and the text without these URLs, because the text often shortens them."""
     marked: list[str] = []
     text = post.text.encode()
     for facet in _read(_facets, post.facets) or ():
@@ -108,6 +108,6 @@ def _read(decoder: msgspec.json.Decoder[T], raw: Raw) -> T | None:
 
 
 _normalize_cached = lru_cache(4096)(normalize_url)
-"""Calls `normalize_url` with a cache, because a link can occur several times in a post and in many posts."""
+"""Calls `normalize_url` with a cache, because the same link often occurs several times."""
 _embed: msgspec.json.Decoder[Embed | None] = msgspec.json.Decoder(Embed | None)
 _facets: msgspec.json.Decoder[list[Facet] | None] = msgspec.json.Decoder(list[Facet] | None)

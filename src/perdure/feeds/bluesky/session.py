@@ -1,7 +1,7 @@
 """A login session at a Bluesky server: an access token for all requests, and a token to refresh it.
 
 An access token is valid for about two hours. When it expires, the server rejects all running requests. One of
-them then renews the token while the others wait, and all are sent again, so no poll fails.
+them then renews the token while the others wait. All of them are then sent again, so no poll fails.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class SessionFile:
         try:
             with self.path.open("rb") as file:
                 if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
-                    log.warning("ignored the login tokens in %s: other users can read the file", self.path)
+                    log.warning("ignored the login tokens in %s: other users can read this file", self.path)
                     return None
                 return _tokens.decode(file.read())
         except FileNotFoundError:
@@ -113,7 +113,7 @@ class Session:
         return None if tokens is None or tokens.access_jwt == self._rejected_token else tokens.access_jwt
 
     def invalidate(self, token: str) -> None:
-        """Stop using a token that the server has rejected, unless it was already replaced by a newer one."""
+        """Stop using a token that the server has rejected. Do nothing if it has already been replaced."""
         if token == self.token:
             self._rejected_token = token
 
@@ -129,7 +129,7 @@ class Session:
                     self._file.write(self._tokens)
 
     async def _renew(self) -> Tokens:
-        """Return tokens that another process has stored. If there are none, refresh the tokens or log in."""
+        """Return tokens that another process has stored. If there are none, refresh our tokens or log in."""
         stored = None if self._file is None else self._file.read()
         if stored is not None and stored.access_jwt != self._rejected_token and stored != self._tokens:
             return stored

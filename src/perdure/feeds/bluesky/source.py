@@ -81,10 +81,10 @@ class BlueskySource:
             params["cursor"] = response.cursor
 
     async def unfollowed(self, actor: str, account_ids: Sequence[str]) -> set[str]:
-        """Return the ids in `account_ids` that `actor` definitely does not follow. They are not in `follows`.
+        """Return the ids in `account_ids` that `actor` definitely does not follow.
 
-        The actor's own follow records are complete. If they cannot be read, return the accounts that have a
-        profile, because `follows` would have yielded them if they were followed.
+        Pass only accounts that `follows` did not yield. If the actor's own follow records, which are
+        complete, cannot be read, return the accounts that have a profile: `follows` would have shown them.
         """
         followed: set[str] = set()
         try:
@@ -160,7 +160,7 @@ class BlueskyHintSource(BlueskySource):
 def _check_unused(cursor: str, used: set[str], what: str) -> None:
     """Raise SourceUnavailable if a cursor repeats, because the rest of the list cannot be read."""
     if cursor in used:
-        raise SourceUnavailable(f"cannot read {what}: the server repeats a cursor")
+        raise SourceUnavailable(f"cannot read all of {what}: the server repeats a cursor")
     used.add(cursor)
 
 
@@ -192,7 +192,7 @@ async def open_bluesky(
 ) -> AsyncGenerator[BlueskySource]:
     """Open a connection to Bluesky. Raise InvalidSettings if the settings are invalid.
 
-    `limiter` limits the requests to the server from which feeds are read. `transport` replaces HTTP in tests.
+    `limiter` limits the requests to the server from which feeds are read. `transport` is for tests.
     """
     bluesky = settings.bluesky
     _check(bluesky)
@@ -236,7 +236,7 @@ def _check(settings: BlueskySettings) -> None:
         if not _is_http_url(url):
             raise InvalidSettings(f"bluesky.{name}", "must be an http or https URL without credentials")
     if settings.identifier is not None and not _is_encrypted(settings.pds):
-        raise InvalidSettings("bluesky.pds", "must use https because the password is sent there")
+        raise InvalidSettings("bluesky.pds", "must be an https URL, because the password is sent to it")
     hints = settings.hints
     if hints is not None and hints != TIMELINE and not hints.startswith("at://"):
         raise InvalidSettings(
