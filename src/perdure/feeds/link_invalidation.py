@@ -150,7 +150,7 @@ class DirtyHours:
         try:
             return dict(parse_marks(record).until)
         except (CorruptFeedRecord, NewerFormat) as error:
-            log.warning("counting the links of a whole day again because of a bad record: %s", error)
+            log.warning("counting the links of a whole day again because a record is unreadable: %s", error)
             day = record.order // DAY
             if isinstance(error, CorruptFeedRecord):
                 await self._mark(day, hours_of_day(day))
