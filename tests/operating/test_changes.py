@@ -92,7 +92,7 @@ async def test_an_answer_that_is_not_what_the_form_asks_for_changes_nothing(
 async def test_what_was_not_asked_cannot_be_answered(store: TaskStore, operator: Operator) -> None:
     task = await asking(store)
     place = await place_of(operator, task)
-    with pytest.raises(NoOpenQuestion, match="open: 'q'"):
+    with pytest.raises(NoOpenQuestion, match="open questions are 'q'"):
         await operator.answer(*place, "other", ACCEPTED)
     await operator.answer(*place, "q", {"action": "decline"})
     with pytest.raises(NoOpenQuestion, match="no question is open"):

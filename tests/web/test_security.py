@@ -226,7 +226,7 @@ async def test_a_token_that_could_be_guessed_is_refused(token: str) -> None:
 async def test_a_dashboard_of_any_name_needs_a_token() -> None:
     """Else a page elsewhere could point a name of its own at this machine, and read everything."""
     async with await open_storage("memory:") as storage:
-        with pytest.raises(ValueError, match="set a token, or the host names"):
+        with pytest.raises(ValueError, match="set a token, or list the host names"):
             Dashboard(storage, hosts=None)
         Dashboard(storage, hosts=None, token=TOKEN)
 

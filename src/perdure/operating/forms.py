@@ -1,4 +1,4 @@
-"""Forms: finds the fields in a JSON schema, and parses the values that users enter.
+"""Finds the form fields in a JSON schema, and parses the values that users enter.
 
 The dashboard and the terminal each render the fields in their own way. The schemas are those of MCP
 elicitation: an object whose properties are strings, numbers, booleans, choices or lists of choices. Any other
@@ -183,12 +183,12 @@ def parse_json(text: str) -> Json:
 
 
 def is_number(value: Json) -> TypeGuard[int | float]:
-    """Return whether a JSON value is a number. Booleans are not, although Python treats them as integers."""
+    """Return whether a JSON value is a number. A boolean is not, although it is an `int` in Python."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _choices(schema: Schema) -> tuple[Choice, ...]:
-    """Return the choices in a schema: its `enum`, labelled with `enumNames` if present, or titled constants.
+    """Return the choices in a schema: its `enum`, labeled with `enumNames` if present, or titled constants.
 
     For a list, return the choices of its items.
     """

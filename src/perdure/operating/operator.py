@@ -195,8 +195,7 @@ class Operator:
     async def answer(self, locator: str, task_id: str, key: str, value: JsonLike) -> TaskSummary:
         """Answer an open question. For a form, `value` is `{"action": "accept", "content": {...}}`.
 
-        Raise NoOpenQuestion if the question is not open, and MalformedAnswer if the answer does not fit the
-        question.
+        Raise NoOpenQuestion if the question is not open, and MalformedAnswer if the answer is invalid.
         """
         from ..tasks.form_validation import check_form  # noqa: PLC0415 (jsonschema is slow to import, and answers are rare)
 
@@ -213,7 +212,7 @@ class Operator:
         )
 
     async def purge(self, *, finished_before: Micros | None = None, dry_run: bool = False) -> PurgeReport:
-        """Delete expired records, and all tasks that finished at or before the time `finished_before`."""
+        """Delete expired records and, if `finished_before` is set, all tasks that finished by that time."""
         return await purge(self._store, finished_before=finished_before, dry_run=dry_run)
 
     # Internal

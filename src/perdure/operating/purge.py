@@ -20,12 +20,12 @@ class PurgeReport(msgspec.Struct, frozen=True, kw_only=True):
 
     expired: int
     finished: int
-    """Number of tasks that had not expired but finished at or before the given time."""
+    """Number of tasks that had not expired but finished by the given time."""
     dry_run: bool
 
 
 async def purge(store: TaskStore, *, finished_before: Micros | None, dry_run: bool) -> PurgeReport:
-    """Delete expired records, and tasks that finished by `finished_before`. In a dry run, only count them."""
+    """Delete expired records and, if a time is given, tasks that finished by then. A dry run only counts."""
     expired = await count_expired(store.storage, store.clock()) if dry_run else await _purge_expired(store)
     finished = 0
     if finished_before is not None:
@@ -44,7 +44,7 @@ async def _purge_expired(store: TaskStore) -> int:
 
 
 async def _finished_before(store: TaskStore, time: Micros) -> AsyncIterator[Snapshot]:
-    """Yield the tasks that finished at or before a time: status by status, and oldest first."""
+    """Yield the tasks that finished by a given time: status by status, and oldest first."""
     for tag in (tag for status in FINISHED_STATUSES for tag in TAGS[status]):
         async for record in iterate_records(store.storage, TASKS, tag=tag, now=store.clock()):
             if record.order > time:

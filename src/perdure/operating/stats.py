@@ -25,12 +25,12 @@ MAX_SCANNED = 1000
 MAX_READ_CHARS = 16 * 1024 * 1024
 """A query stops after it has read this many characters of task records."""
 FIRST_PAGE_SIZE = 20
-"""Size of the first page. Later pages can be larger, because the size of the records is then known."""
+"""Number of records in the first page of a query. Later pages depend on the size of these records."""
 PAGE_SIZE = 200
 
 
 class WorkerSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker that has claimed at least one task. There is no summary of other workers."""
+    """A worker that has claimed at least one task. Workers without claims are not listed."""
 
     name: str
     claimed: int
@@ -38,7 +38,7 @@ class WorkerSummary(msgspec.Struct, frozen=True, kw_only=True):
     lease_until: Timestamp
     """When the last lease of the worker expires, unless the worker renews it."""
     expired_leases: int
-    """Number of leases that the worker has failed to renew in time. It is slow or lost."""
+    """Number of leases that the worker did not renew in time. If there are any, it is slow or lost."""
 
 
 class Bucket(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,7 +131,7 @@ def group_by_worker(claims: Sequence[ClaimSummary], now: Micros) -> tuple[Worker
 
 
 async def oldest_queued(storage: Storage, now: Micros) -> Snapshot | None:
-    """Return the queued task that was created first. Working tasks without a lane are not queued."""
+    """Return the first queued task among the 1,000 oldest working tasks. Only queued tasks have a lane."""
     records = iterate_records(storage, TASKS, tag=Status.WORKING.value, max_records=MAX_SCANNED, now=now)
     async for record in records:
         if record.lane is not None and isinstance(task := read_task(record), Snapshot):

@@ -160,7 +160,7 @@ def task_name(task: TaskRecord) -> str:
 
 
 def tool_name(task: TaskRecord) -> str | None:
-    """Return the `name` in the parameters, which is the tool of a tool call. None if there is no name."""
+    """Return the parameter `name` of the request, which is the tool if the request is a tool call."""
     if isinstance(task.params_json, UnsetType):
         return None
     try:
@@ -189,7 +189,7 @@ EventKind: TypeAlias = Literal[
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """An event in the timeline of a task. `next attempt` and `expires` are expected in the future."""
+    """An event in the timeline of a task. Events `next attempt` and `expires` have not happened yet."""
 
     at: Timestamp
     kind: EventKind = msgspec.field(name="event")
@@ -250,7 +250,7 @@ class TaskDetail(msgspec.Struct, frozen=True, kw_only=True):
     questions: tuple[Question, ...]
     """The open questions of the task."""
     outcome: Outcome | None
-    """A `Success` with a `value`, or a `Failure` with `code`, `message` and `data`. None if unfinished."""
+    """A `Success` or a `Failure`. None if the task has not finished."""
     claim: ClaimSummary | None
 
 
@@ -274,7 +274,7 @@ def describe_task(snapshot: Snapshot, summary: TaskSummary, lease: Record | None
 
 
 def parse_claim(lease: Record, locator: str) -> ClaimSummary | None:
-    """Return the claim in a lease record. None if there is no claim, or if the format is too new."""
+    """Return the claim in a lease record. None if there is no claim, or if its format is too new."""
     if lease.tag != leases.HELD:
         return None
     try:

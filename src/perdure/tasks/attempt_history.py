@@ -29,7 +29,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: Timestamp | None = None
     """When the task was released: by its worker, or by another worker after the first one was lost."""
     reason: str | None = None
-    """Why the attempt failed or was interrupted. None if it did not, for example if it waits for answers."""
+    """Why the attempt failed or was interrupted. None if neither happened."""
 
 
 _attempts_decoder = msgspec.json.Decoder(tuple[Attempt, ...])

@@ -36,7 +36,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_ttl_ms: int | None = 30 * DAY_MS
     """Maximum ttl that a client can request. None means no limit: clients can then create permanent tasks."""
     result_retention_ms: int | None = 7 * DAY_MS
-    """How long a result is kept at least, unless the client requested a shorter ttl. None means forever."""
+    """Minimum time that a result is kept, unless the client requested a shorter ttl. None means forever."""
     idempotency_window_ms: int = DAY_MS
     """How long an idempotency key is kept after its task was created."""
     default_poll_interval_ms: int = SECOND_MS

@@ -45,7 +45,7 @@ CANCELLED_OUTCOME = Failure.of(-32800, "The task was cancelled")
 
 
 class AttemptEnd(Enum):
-    """The two ways in which an attempt can go wrong without finishing the task."""
+    """The kinds of unsuccessful attempts."""
 
     FAILED = auto()
     """The function raised `Again` or exceeded its timeout."""
@@ -79,7 +79,7 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
 
 def create(new: NewTask, *, owner: Owner, task_id: TaskId, now: Micros, config: StoreConfig) -> TaskRecord:
     if not is_task_id(task_id):
-        raise InvalidValue("task_id", "must be 1 to 128 ASCII letters or digits")
+        raise InvalidValue("task_id", "must consist of 1 to 128 ASCII letters or digits")
     check_name("method", new.method, config.max_name_length)
     if new.session_id is not None:
         check_name("session_id", new.session_id, config.max_name_length)
@@ -269,7 +269,7 @@ def release(
     now: Micros,
     config: StoreConfig,
 ) -> TaskRecord:
-    """Release an unfinished task so that it can be claimed again. If its worker was lost, another does this.
+    """Release an unfinished task, so that another worker can claim it.
 
     If `end` is None, the attempt does not count: the task waits for answers, or its function was not started.
     """
@@ -322,7 +322,7 @@ def _progressed(task: TaskRecord) -> TaskRecord:
 
 
 def _edit_time(task: TaskRecord, now: Micros) -> Micros:
-    """Return the current time, or the time of the previous edit if the clock was set back since then."""
+    """Return the current time, or the time of the previous edit if that is later (the clock was set back)."""
     return max(now, task.last_updated_at)
 
 
@@ -332,7 +332,7 @@ def resolve_ttl(ttl: int | UnsetType | None, config: StoreConfig) -> int | None:
         return config.default_ttl_ms
     if ttl is None:
         if config.max_ttl_ms is not None:
-            raise InvalidValue("ttl", f"must not be null (no expiry) but at most {config.max_ttl_ms} ms")
+            raise InvalidValue("ttl", f"null (no expiry) is not allowed; use at most {config.max_ttl_ms} ms")
         return None
     check_integer("ttl", ttl)
     if ttl < 1:

@@ -35,7 +35,7 @@ class TaskError(PerdureError):
 
 
 class NotFound(TaskError):
-    """Raised when the owner has no task with this id. It does not reveal whether another owner has one."""
+    """Raised when the owner has no task with this id. This does not reveal whether another owner has it."""
 
     def __init__(self) -> None:
         super().__init__("Task not found")
@@ -60,7 +60,7 @@ class ConcurrentModification(TaskError):
 
 
 class ClaimLost(TaskError):
-    """Raised when a worker writes to a task after it lost its claim, or after the task was finished."""
+    """Raised when a worker writes to a task after losing its claim, or after the task has finished."""
 
     def __init__(self) -> None:
         super().__init__("this worker's claim on the task was lost; nothing was written")

@@ -217,7 +217,7 @@ def answer(
 
 
 def fail(inputs: Mapping[str, Input], key: str, error: InputError, *, now: Micros) -> dict[str, Input]:
-    """Return the input with this key and an error as its answer, or an empty dict if it is not open."""
+    """Return the input of this key, answered with an error. Return an empty dict if it is not open."""
     if key not in inputs or inputs[key].is_answered:
         return {}
     return {key: msgspec.structs.replace(inputs[key], error=error, answered_at=now)}

@@ -79,8 +79,7 @@ async def page_of_tags(
 ) -> tuple[list[Record], bool]:
     """Return a page of the records that have one of these tags, and whether it is the last page.
 
-    Each tag is read separately. If there are more records of one tag, the merged page ends at the last record
-    that was read of this tag, because later records would skip some.
+    Each tag is read separately. If one tag has more records, the page ends at the last one that was read.
     """
     pages = await asyncio.gather(
         *(

@@ -42,7 +42,7 @@ class Owner(msgspec.Struct, frozen=True):
 
     @classmethod
     def client(cls, issuer: str, client_id: str) -> Owner:
-        """Return the client that a verified token without a subject belongs to."""
+        """Return the client of a verified token that has no subject."""
         return cls("client", issuer, _required("client_id", client_id))
 
     @classmethod

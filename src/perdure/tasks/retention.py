@@ -2,7 +2,7 @@
 
 A task that was never started expires after its ttl (time to live). A started task does not expire before it
 finishes, so that no work is lost. If a released task waits for a worker longer than `ABANDONED_AFTER`, it is
-finished as failed. A finished task is kept for its retention time.
+marked as failed. A finished task is kept for its retention time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ..storage.time_units import DAY
 from .task_record import TaskRecord
 
 ABANDONED_AFTER: Micros = 30 * DAY
-"""How long a released task can wait for a worker before it is finished as failed."""
+"""How long a released task can wait for a worker before it is marked as failed."""
 
 
 def is_started(task: TaskRecord) -> bool:
@@ -37,7 +37,7 @@ def _result_expires_at(task: TaskRecord, finished_at: Micros) -> Micros | None:
 
 
 def is_abandoned(task: TaskRecord, now: Micros) -> bool:
-    """Return whether a released task has waited so long for a worker that it must be finished as failed."""
+    """Return whether a released task has waited so long for a worker that it must be marked as failed."""
     if task.is_terminal or task.is_claimed or task.released_at is None or task.ttl_ms is None:
         return False
     answered_at = max((asked.answered_at or 0 for asked in task.inputs.values()), default=0)
@@ -60,8 +60,8 @@ def is_past_deadline(task: TaskRecord, now: Micros) -> bool:
 def client_ttl_ms(task: TaskRecord, now: Micros) -> int | None:
     """Return the ttl that is reported to clients, in milliseconds from the creation of the task.
 
-    A client may stop waiting when the reported ttl has passed. For a started task, it is therefore a multiple
-    of the original ttl and always ends in the future.
+    A client may stop waiting when the reported ttl has passed. For a started task, the reported ttl is
+    therefore a multiple of the original one, and always ends in the future.
     """
     if task.finished_at is not None:
         expires = expires_at(task)

@@ -79,7 +79,7 @@ class PurgeResult(msgspec.Struct, frozen=True):
 
 
 class TaskStore:
-    """A store of durable tasks. An owner can access only its own tasks, and cannot detect any others."""
+    """A store of durable tasks. An owner can access only its own tasks, and cannot detect other tasks."""
 
     def __init__(
         self,
@@ -103,8 +103,7 @@ class TaskStore:
     ) -> Snapshot:
         """Create a task, or return the existing task with the same idempotency key.
 
-        If `lease` is passed, the new task is already claimed, and `lease` returns the change that stores the
-        lease of that claim.
+        With `lease`, the new task is created as claimed; `lease` returns the change that stores the lease.
         """
         self._check_owner_allowed(owner)
         if new.idempotency_key is not None:
@@ -251,7 +250,7 @@ class TaskStore:
     async def _insert(
         self, snapshot: Snapshot, extra_changes: Sequence[Change], now: Micros
     ) -> Refused | None:
-        """Store a new task if the quotas allow it. Return the refusal if another writer was faster."""
+        """Store a new task if the quotas allow it. Return the refusal if another process was faster."""
         maximum = self.config.max_tasks
         if maximum and not await self._global_limit.try_admit(maximum, now):
             raise QuotaExceeded("server", maximum)

@@ -30,7 +30,7 @@ TASK_FORMAT = 1
 TaskId = NewType("TaskId", str)
 
 OptionalJson: TypeAlias = Raw | UnsetType
-"""Canonical JSON, or UNSET if there is no value. JSON null is a value."""
+"""Canonical JSON, or UNSET if there is no value. JSON null counts as a value."""
 
 MAX_HEADLINE_LENGTH = 500
 """Maximum number of characters in the one-line summary of an error."""
@@ -47,7 +47,7 @@ def is_task_id(text: object) -> TypeGuard[TaskId]:
 
 
 class Success(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="success", tag_field="kind"):
-    """The result that the request would have returned without a task. It can report an error (`isError`)."""
+    """The result of a task, as the original request would have returned it. It may report an error."""
 
     result: Raw
     """The result as canonical JSON. `Success.of` creates it from a plain value."""
@@ -74,7 +74,7 @@ class Success(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="error", tag_field="kind"):
-    """The JSON-RPC error that the request would have returned without a task."""
+    """The JSON-RPC error of a task, as the original request would have returned it."""
 
     code: int
     message: str
@@ -106,7 +106,7 @@ def headline(text: str) -> str:
 
 
 def check_outcome(outcome: object) -> None:
-    """Raise InvalidValue unless `outcome` is valid. An outcome created without `of` is unchecked."""
+    """Raise InvalidValue unless `outcome` is valid. One that was created without `of` may be invalid."""
     match outcome:
         case Success(result=result, error=error, cause=cause):
             check_canonical("result", result)
@@ -193,7 +193,7 @@ class TaskRecord(
     attempts: int = 0
     """Number of attempts. An attempt is counted when it starts, so attempts that end in a crash count too."""
     failures: int = 0
-    """Number of attempts that raised `Again` or timed out. The `retries` of the function limit it."""
+    """Number of attempts that raised `Again` or timed out. The function's `retries` limit this number."""
     interruptions: int = 0
     """Number of times that the worker was lost or stopped, or the storage failed, since the last progress."""
     last_failure: str | None = None

@@ -17,7 +17,7 @@ TASKS = Space("tasks")
 LEASES = Space("leases")
 """The storage space of leases. A lease has the same partition and key as its task."""
 COMPLETED_WITH_ERROR = "completed_with_error"
-"""The storage tag of completed tasks with a result that reports an error. Other tags equal the status."""
+"""The storage tag of completed tasks with a result that reports an error. Other tags are statuses."""
 LEASE_FORMAT = 1
 """The newest format of stored leases."""
 BOOKKEEPING_RESERVE_BYTES = 48 * 1024
@@ -36,10 +36,10 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_record(cls, record: Record) -> Snapshot:
-        """Decode a storage record. Raise CorruptRecord or NewerFormat if that is impossible."""
+        """Decode a storage record. Raise CorruptRecord or NewerFormat if it cannot be decoded."""
         task = decode_task(record.key, record.body)
         if (task.task_id, partition_of(task.owner, task.task_id)) != (record.key, record.partition):
-            raise CorruptRecord(record.key, "its task id or owner does not match its address")
+            raise CorruptRecord(record.key, "the task id or owner in the record does not match its address")
         return cls(task, record)
 
     def replace_with(self, task: TaskRecord, config: StoreConfig) -> tuple[Snapshot, Replace]:
@@ -91,7 +91,7 @@ def lease_address(task: Record) -> Address:
 
 
 def _adds_content(before: TaskRecord, after: TaskRecord) -> bool:
-    """Return whether a change may add content, and therefore cannot use the reserve for bookkeeping."""
+    """Return whether the worker or the client may have added content. Only other changes use the reserve."""
     return (
         after.variables_json is not before.variables_json
         or after.checkpoint_json is not before.checkpoint_json

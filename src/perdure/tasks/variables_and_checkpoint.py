@@ -108,7 +108,8 @@ def check_from_client(changes: Mapping[str, JsonLike]) -> None:
     for name in changes:
         if name.startswith(RESERVED_PREFIXES):
             raise InvalidValue(
-                "variables", f"names that start with {' or '.join(RESERVED_PREFIXES)} are reserved"
+                "variables",
+                f"names that start with {' or '.join(RESERVED_PREFIXES)} are reserved; use another name",
             )
 
 

@@ -53,10 +53,9 @@ from .tasks import TaskPages
 class Dashboard:
     """The dashboard of an open storage, which it does not close.
 
-    `feeds` adds the feed pages. Users log in with `token`, which must have at least 16 characters; without a
-    token, only this machine has access. `hosts` are the allowed host names; None allows all names, and
-    requires a token. `read_only` disables cancelling and answering. If the servers use their own `config`,
-    pass the same one here.
+    `feeds` adds the feed pages. `token` (at least 16 characters) is needed to log in; without it, only this
+    machine has access. `hosts` are the allowed host names; None allows all, and requires a token. `read_only`
+    disables cancelling and answering. Pass the `config` of the servers if it is not the default.
     """
 
     def __init__(

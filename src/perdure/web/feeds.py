@@ -38,7 +38,7 @@ MAX_LINKS = 25
 INVALID_LINK = "Invalid page link. Start from the first page."
 MAX_NAMED_SHARERS = 8
 MAX_RANKED_ITEMS = 20_000
-"""Maximum number of items that are read to rank the links of hours without a stored summary."""
+"""Maximum number of items that are read to rank links, for hours that have no stored summary."""
 
 
 class ItemQuery(msgspec.Struct, frozen=True, kw_only=True):

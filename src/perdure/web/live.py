@@ -35,7 +35,7 @@ log = logging.getLogger("perdure.web")
 MIN_POLL_SECONDS = 0.5
 """Minimum number of seconds between two renderings, however many changes there are."""
 MAX_POLL_SECONDS = 10.0
-"""Maximum number of seconds between two renderings, however long the first one took."""
+"""Maximum pause after a rendering, in seconds, however long the rendering took."""
 IDLE_POLL_SECONDS = 2.0
 """Seconds between two renderings without a notification. Notifications can be lost, so pages are polled."""
 MAX_OPEN_PAGES = 200
@@ -134,7 +134,7 @@ class LiveView:
 
 
 class LiveUpdates:
-    """Renders the open pages when the storage changes, while the context `running` is entered."""
+    """Renders the open pages when the storage changes. This happens only while `running` is entered."""
 
     def __init__(self, storage: Storage, spaces: Sequence[Space]) -> None:
         self._storage = storage

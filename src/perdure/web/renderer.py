@@ -130,9 +130,9 @@ class Renderer:
         """Render an error page without a traceback."""
         status, detail = _status_and_detail(error)
         if status == 503:
-            log.warning("cannot render page: %s", error)
+            log.warning("cannot render a page of the dashboard: %s", error)
         if status == 500:
-            log.error("cannot render page", exc_info=error)
+            log.error("cannot render a page of the dashboard", exc_info=error)
         context = {"title": _TITLES.get(status, "Request failed"), "detail": detail}
         response = self.page(request, "error", status=status, context=context)
         # Unexpected errors are handled outside the security middleware, which would add these headers.

@@ -1,17 +1,16 @@
 """Security of the dashboard: an ASGI middleware in front of all pages, and the cookies that it checks.
 
-- The Host header must contain an allowed name. This prevents DNS rebinding attacks, in which another site
-  makes its own name resolve to this machine.
-- Without a token, only this machine has access. With a token, every request except for the login page and
-  static files must have it in the Authorization header, or have a session cookie, which the login form sets.
+- The Host header must contain an allowed name, to prevent DNS rebinding attacks.
+- Without a token, only this machine has access. With a token, all pages except the login page require it, in
+  the Authorization header, or a session cookie, which the login form sets.
 - Other sites can link to pages, but requests from their images, scripts and forms are refused.
-- Forms must come from pages of this dashboard, and most are refused in read-only mode. The module `forms`
-  checks their CSRF token.
+- Forms must come from pages of this dashboard and contain a CSRF token (see `forms`). In read-only mode, only
+  the forms for login and logout are accepted.
 
 The server stores no sessions. One cookie contains a random browser id; session cookies and CSRF tokens are
 signed with a key. The key is derived from the token with scrypt, so a signature does not help to guess the
-token. A login therefore survives a restart and works on all servers with the same token. If there is no
-token, the key is random.
+token. A login therefore survives a restart and works on all servers with the same token. Without a token, the
+key is random.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ _BROWSER_ID = re.compile(r"[A-Za-z0-9_-]{16,64}")
 
 
 class SessionSigner:
-    """Checks the access token, and signs sessions and CSRF tokens. If it has no token, there is no login."""
+    """Checks the access token, and signs sessions and CSRF tokens. Without a token, no login is needed."""
 
     def __init__(self, token: str | None) -> None:
         if token is not None and len(token.strip()) < MIN_TOKEN_LENGTH:
@@ -211,7 +210,7 @@ def _is_allowed_navigation(request: Request) -> bool:
 
 
 def _is_same_origin(request: Request) -> bool:
-    """Return whether the headers allow for a request from a page of this dashboard."""
+    """Return False if the headers show that another site sent the request."""
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return False
     origin = request.headers.get("origin")
