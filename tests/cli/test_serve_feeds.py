@@ -68,7 +68,7 @@ async def test_wrong_credentials_are_logged_and_shown_and_do_not_end_the_server(
     async with sampled(place.folder, "--feeds", variables=variables) as server, anyone() as browser:
         await server.program.until_said("feeds are not polled: ")
         assert "as me.test failed" in server.program.said
-        assert "and its app password; the next attempt is in 60 s" in server.program.said
+        assert "and its app password; trying again in 60 s" in server.program.said
         health = await browser.get(f"{root_of(server.url)}/health")
         assert (health.status_code, health.json()["status"]) == (200, "ok")
         assert health.json()["feeds"] == "not polled; see the server log"

@@ -1,4 +1,4 @@
-"""The root of the `perdure` command, and its commands worker, migrate, copy and doctor."""
+"""The `perdure` command, and its subcommands worker, migrate, copy and doctor."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def perdure(
         bool, Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Serve MCP servers with durable tasks, run workers, and manage tasks and feeds."""
+    """Run MCP servers with durable tasks, run workers, and manage tasks and feeds."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # print `?` for characters that the encoding lacks
@@ -87,7 +87,7 @@ async def _run_worker(app: App) -> None:
 
 
 def _exit_despite_threads() -> None:
-    """End the process even if a thread still runs an abandoned function. Python would wait for the thread."""
+    """End the process even if a thread still runs an abandoned function. A normal exit would wait for it."""
     if all(thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
         return
     logging.shutdown()
@@ -105,12 +105,12 @@ def migrate(options: CommonOptions) -> None:
 
 @command(commands)
 def copy(
-    target: Annotated[str, Argument(metavar="TARGET", help="Storage URL to copy to.")],
+    target: Annotated[str, Argument(metavar="TARGET", help="URL of an empty storage to copy to.")],
     *,
     merge: Annotated[bool, Option("--merge", help="Allow TARGET to contain records already.")] = False,
     options: CommonOptions,
 ) -> None:
-    """Copy all records from the storage --url to an empty storage, and verify the copy.
+    """Copy all records from the storage at --url to another storage, and verify the copy.
 
     Stop all servers and workers of both storages first. To resume an interrupted copy, run the command again.
     """

@@ -20,13 +20,13 @@ from .output import one_line, print_message
 
 
 class CommandError(Exception):
-    """Raised when a command cannot do its work. Users see the message exactly as it is raised."""
+    """Raised when a command cannot do its work. The message is shown to the user unchanged."""
 
     retryable = False
 
 
 ReportedError: TypeAlias = CommandError | PerdureError
-"""The errors that are reported without a traceback. Any other exception is a bug in perdure."""
+"""Errors that are printed as a message. All other exceptions are printed with a traceback."""
 
 _USAGE_ERRORS = (
     *(CommandError, MaintenanceError, StorageError),
@@ -44,7 +44,7 @@ def exit_code(error: ReportedError) -> int:
 
 @contextmanager
 def report_errors() -> Generator[None]:
-    """Print a `ReportedError` from the `with` block, and exit with its code. Let other exceptions pass."""
+    """Print a `ReportedError` from the `with` block, and exit with its code. Re-raise other exceptions."""
     try:
         yield
     except (CommandError, PerdureError, ExceptionGroup) as error:
@@ -56,7 +56,7 @@ def report_errors() -> Generator[None]:
 
 
 def _first_reported(error: Exception) -> ReportedError | None:
-    """Return the error, or the first one of a group. Return None if any of them is not a `ReportedError`."""
+    """Return `error`, or the first error of a group. Return None unless all of them are `ReportedError`."""
     if isinstance(error, ExceptionGroup):
         group = cast("ExceptionGroup[Exception]", error)
         reported = [_first_reported(each) for each in group.exceptions]

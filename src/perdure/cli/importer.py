@@ -26,7 +26,7 @@ def load_app(name: str) -> App:
 
 
 def load(name: str, what: str) -> object:
-    """Import the object `name`. Search the current directory first. `what` is used in an error message."""
+    """Import the object `name`. Search the current directory first. `what` is for an error message."""
     module_name, _, attribute = name.partition(":")
     if not (module_name and attribute):
         raise CommandError(f"invalid name {name!r}; use the form module:{what}")

@@ -60,9 +60,10 @@ class CommonOptions:
 
 
 def command(app: Typer, name: str | None = None) -> Callable[[Callable[..., None]], None]:
-    """Return a decorator that adds a command to `app`, with an option for each field of its `options`.
+    """Return a decorator that adds a function to `app` as a command.
 
-    If `app` had these options, users would have to write them before the command: `feeds --json status`.
+    Each field of the function's parameter `options` becomes an option of the command. If `app` itself had
+    these options, users would have to write them before the command: `feeds --json status`.
     """
 
     def add(function: Callable[..., None]) -> None:
@@ -88,7 +89,7 @@ def command(app: Typer, name: str | None = None) -> Callable[[Callable[..., None
 def storage_url(given: str | None, configured: str | None = None) -> str:
     """Return the URL from --url or PERDURE_URL, else the URL from the settings, else the default.
 
-    An empty string is not replaced by the default, so that opening the storage fails.
+    An empty string counts as a URL: opening it fails, and the default is not used.
     """
     return next(url for url in (given, configured, DEFAULT_URL) if url is not None)
 

@@ -1,6 +1,6 @@
 """Prints results to standard output, as text or JSON, and messages and logs to standard error.
 
-Control characters are removed or escaped, because they could come from strangers and control the terminal.
+Control characters are removed or escaped, because text from other people could control the terminal.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def print_json(value: object) -> None:
 def to_json(value: object) -> Any:  # noqa: ANN401 - any JSON value
     """Convert records to dictionaries, times to ISO 8601 strings and intervals to seconds.
 
-    Fields of the types `Timestamp` and `Interval` are times and intervals. A `Locator` is left out.
+    Times are fields of the type `Timestamp`, and intervals of the type `Interval`. A `Locator` is left out.
     """
     match value:
         case TaskSummary():

@@ -17,7 +17,7 @@ from ..runtime import Again, Task
 from .source import DID_PREFIX, SimulatedSource
 
 LEASE_SECONDS = 5.0
-"""If a server is killed while it polls an account, another server can poll it after this many seconds."""
+"""If a server is killed while it polls an account, another server can poll it after this time."""
 
 Hours = Annotated[float, Field(gt=0, le=24 * 366)]
 Limit = Annotated[int, Field(ge=1, le=200)]
@@ -63,19 +63,19 @@ def add_feed_tools(server: MCPServer[object], tasks: Tasks, sample: SampleFeeds)
 
     @server.tool()
     async def recent_posts(hours: Hours = 24, limit: Limit = 20) -> list[dict[str, Any]]:
-        """Return the posts of the last hours, newest first."""
+        """Return the posts of the last `hours` hours, newest first."""
         page = await open_feeds().items(since=timedelta(hours=hours), limit=limit)
         return [msgspec.to_builtins(each.item) for each in page.items]
 
     @server.tool()
     async def shared_links(hours: Hours = 24, limit: Limit = 10) -> list[dict[str, Any]]:
-        """Return the links that the most accounts shared in the last hours."""
+        """Return the links that the most accounts shared in the last `hours` hours."""
         ranking = await open_feeds().links(timedelta(hours=hours), limit=limit)
         return [msgspec.to_builtins(link) for link in ranking.links]
 
 
 async def _poll_accounts(task: Task, feeds: Feeds, sample: SampleFeeds, names: list[str]) -> dict[str, int]:
-    """Poll each account that is not suspended. After a restart, skip the accounts already polled."""
+    """Poll each account that is not suspended. After a restart, skip accounts that were already polled."""
     started = task.checkpoint.get_int("started", feeds.store.clock())
     await task.save_checkpoint({"started": started})
     await _add_new(feeds, names)

@@ -43,7 +43,7 @@ class FeedOptions(CommonOptions):
     settings: Annotated[Path | None, Option(metavar="FILE", help=SETTINGS_HELP)] = None
 
     def run(self, work: Callable[[Feeds], Awaitable[T]]) -> T:
-        """Open the feeds of an existing storage, and return the result of `work`."""
+        """Open the feeds of an existing storage, call `work` with them, and return its result."""
         settings = read_settings_file(self.settings)
         url = self.existing_storage(settings.url, hint=ADD_ACCOUNT)
         return anyio.run(_run, url, settings, work)
@@ -54,7 +54,7 @@ class ChangeOptions(FeedOptions):
     dry_run: DryRunOption = False
 
     def run_and_create(self, change: Callable[[Feeds], Awaitable[ChangeReport]]) -> ChangeReport:
-        """Return the result of `change`. A missing storage is created only if `change` adds accounts."""
+        """Call `change` and return its result. Create a missing storage only if `change` adds accounts."""
         settings = read_settings_file(self.settings)
         url = self.storage(settings.url)
         if storage_exists(url):
@@ -115,7 +115,7 @@ def follow_list(
     actor: Annotated[str, Argument(metavar="ACTOR", help="Handle or DID of the follower.")],
     *,
     prune: Annotated[
-        bool, Option("--prune", help="Suspend accounts from this list that ACTOR no longer follows.")
+        bool, Option("--prune", help="Suspend accounts that this list added but ACTOR no longer follows.")
     ] = False,
     options: ChangeOptions,
 ) -> None:
@@ -144,7 +144,7 @@ def resume(accounts: AccountsArgument, *, options: ChangeOptions) -> None:
 
 @command(feeds)
 def reset(account: AccountArgument, *, options: ChangeOptions) -> None:
-    """Forget how far an account has been read: the next poll is like a first one. Stored items are kept."""
+    """Forget how far an account has been read, so that the next poll starts over. Keep its stored items."""
     options.print_changes(options.run(partial(Feeds.reset, names=[account], dry_run=options.dry_run)))
 
 
@@ -163,7 +163,7 @@ def run(*, verbose: VerboseOption = False, options: ChangeOptions) -> None:
 
 @command(feeds)
 def once(*, verbose: VerboseOption = False, options: ChangeOptions) -> None:
-    """Poll each account once, except suspended ones. Exit with status 1 if all polls failed."""
+    """Poll every active account once, even if it is not due. Exit with status 1 if all polls failed."""
     configure_logging(verbose=verbose)
     if options.dry_run:
         options.preview(options.run(Feeds.pollable_accounts))
@@ -190,7 +190,7 @@ def backfill(
     account: AccountArgument,
     *,
     since: SinceOption,
-    no_wait: Annotated[bool, Option("--no-wait", help="Leave the reading to the next polls.")] = False,
+    no_wait: Annotated[bool, Option("--no-wait", help="Return at once. The next polls do the work.")] = False,
     options: ChangeOptions,
 ) -> None:
     """Read an account's feed back to a given time, and store missing items."""
@@ -214,7 +214,7 @@ def audit(
 ) -> None:
     """Compare the stored items with all posts of an account, and store missing ones.
 
-    An audit finds back-dated posts, which polls cannot find. Exit with status 1 if an account is unreadable.
+    An audit finds back-dated posts, which polls cannot find. Exit with status 1 if an account cannot be read.
     """
     configure_logging()
     if all_accounts == (account is not None):
@@ -242,7 +242,7 @@ def status(
     check: Annotated[bool, Option("--check", help="Exit with status 1 if there is an alarm.")] = False,
     options: FeedOptions,
 ) -> None:
-    """Show counts over all accounts, the failing accounts and the alarms."""
+    """Show a summary of all accounts, the failing accounts and the alarms."""
     found = options.run(Feeds.status)
     options.print(found, render.status(found))
     if check and found.summary.alarms:
@@ -315,7 +315,7 @@ def items(
 
 @command(feeds)
 def links(*, since: SinceOption = "24h", limit: LimitOption = 20, options: FeedOptions) -> None:
-    """List the links that the most accounts shared, with those accounts."""
+    """List the links that the most accounts shared, and the accounts that shared them."""
     start = past_time(since, system_clock())
     ranking = options.run(partial(Feeds.links, since=start, limit=limit))
     options.print({"links": ranking.links}, (line for each in ranking.links for line in render.link(each)))

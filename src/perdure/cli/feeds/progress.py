@@ -27,7 +27,7 @@ from . import render
 REFRESH_SECONDS = 1.0
 SLOW_CYCLE_SECONDS = 30.0
 SLOW_ACCOUNT_SECONDS = 0.1
-"""A cycle over all accounts is slow if it exceeds this time per account, and `SLOW_CYCLE_SECONDS`."""
+"""A poll of all accounts is slow if it exceeds both `SLOW_CYCLE_SECONDS` and this time per account."""
 STOPPING = ("releasing accounts", "Accounts that were being polled stay leased for up to a minute.")
 """The messages that are printed at the first and at the second stop signal."""
 _COLOURS = {"[INITIAL]": "cyan", "[POLL]": "green", "[SKIP]": "yellow", "[ERROR]": "red"}
@@ -91,7 +91,7 @@ class PollLog:
             limiter.on_wait = self._print_wait
 
     def live(self) -> AbstractContextManager[object]:
-        """Show the progress until the `with` block ends, if standard error is a terminal without JSON."""
+        """Show progress until the `with` block ends. With --json, or outside a terminal, show nothing."""
         if self._json or not stderr.is_interactive:
             return nullcontext()
         return Live(
@@ -104,7 +104,7 @@ class PollLog:
 
     @property
     def accounts(self) -> int:
-        """Number of different accounts that were polled so far."""
+        """Number of different accounts that have been polled so far."""
         return len(self._polled)
 
     @property

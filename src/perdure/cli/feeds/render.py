@@ -12,7 +12,7 @@ from ..output import key_values, one_line, plural, truncate
 ADD_ACCOUNT = "Add one with `perdure feeds add HANDLE`."
 NO_ACCOUNTS = f"No accounts yet. {ADD_ACCOUNT}"
 MAX_NAMED = 20
-"""Maximum number of accounts that a dry run or the status lists."""
+"""Maximum number of accounts that a dry run or `perdure feeds status` lists."""
 MAX_SHARERS = 8
 """Maximum number of accounts that are listed for each link."""
 
@@ -65,7 +65,7 @@ def outcome_event(outcome: PollOutcome) -> dict[str, object]:
 
 
 def outcome(outcome: PollOutcome, *, always: bool = False) -> Iterator[str]:
-    """Yield lines that report a poll. Most polls without new items are reported only if `always` is set."""
+    """Yield lines that report a poll. Unless `always` is set, most polls without new items yield no line."""
     handle = one_line(outcome.account.handle)
     match outcome:
         case poll.PollSucceeded():
@@ -100,7 +100,7 @@ def preview(accounts: Sequence[api_types.AccountSummary]) -> Iterator[str]:
 
 
 def _first(lines: Sequence[str]) -> Iterator[str]:
-    """Yield the first `MAX_NAMED` lines, indented, and the number of further lines."""
+    """Yield at most `MAX_NAMED` of the lines, indented, and then the number of lines left out."""
     for line in lines[:MAX_NAMED]:
         yield f"  {line}"
     if len(lines) > MAX_NAMED:

@@ -1,4 +1,4 @@
-"""Runs `perdure serve`: starts and stops its parts, and routes requests to them.
+"""Runs the server of `perdure serve`: starts and stops its parts, and routes requests to them.
 
 Requests for `/mcp` and other routes of the MCP server go to that server, `/health` goes to `Health`, and all
 other paths go to the dashboard. Paths below `/.well-known/` need no token: they describe how to get one.
@@ -105,7 +105,7 @@ def _import_dashboard() -> type[Dashboard]:
 
 
 async def _make_poller(hosted: HostedServer) -> FeedPoller:
-    """Return a poller with the settings file in the current directory. Raise an error if it is invalid."""
+    """Return a poller that uses the settings file in the current directory. Check the settings now."""
     settings = read_settings_file()
     if settings.url not in (None, hosted.storage):
         log.warning("ignoring `url` in the feeds settings; the server polls the accounts in its own storage")
@@ -155,7 +155,7 @@ class ServeApp:
     hosted: HostedServer
     storage: Storage
     server: ASGIApp
-    """The MCP server. It requires --token unless it authenticates clients itself or no token is set."""
+    """The MCP server. With --token, requests need this token unless the server has its own authentication."""
     dashboard: ASGIApp
     """The dashboard, or the MCP server if --no-dashboard is set."""
     health: Health
@@ -181,7 +181,7 @@ class ServeApp:
 class Health:
     """The ASGI application at `/health`. It reports whether the storage can be read and written.
 
-    Responses require no token, so they do not show where the storage is.
+    Requests need no token, so the responses do not show where the storage is.
     """
 
     def __init__(self, storage: Storage, poller: FeedPoller | None = None) -> None:
@@ -211,8 +211,8 @@ class Health:
     async def _write_error(self) -> StorageError | None:
         """Return the error of the last failed write, or None if a later write succeeded.
 
-        After a failed write, each health request tries to write. Otherwise the error might stay forever: a
-        load balancer sends no calls, which would write, to a server that reports an error.
+        After a failed write, each health request tries to write. Otherwise the error could remain forever: a
+        load balancer sends no calls to a server that reports an error, so perhaps nothing else writes.
         """
         if self._storage.write_error is not None and not self._probe.locked():
             async with self._probe:
@@ -240,7 +240,7 @@ def _log_exceptions(app: ASGIApp) -> ASGIApp:
 
 
 def _require_token(app: ASGIApp, token: str) -> ASGIApp:
-    """Return an application that calls `app` only if the request has the token (`Authorization: Bearer`)."""
+    """Return an application that refuses requests without the header `Authorization: Bearer <token>`."""
     expected = f"bearer {token}".encode()
 
     async def check(scope: Scope, receive: Receive, send: Send) -> None:

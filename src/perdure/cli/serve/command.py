@@ -22,6 +22,7 @@ from ..output import configure_logging
 FIRST_PORT, LAST_PORT = 8000, 8099
 GENERATE_HINT = 'python -c "import secrets; print(secrets.token_urlsafe(24))"'
 _HOST_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+SERVER_HELP = "Your MCP server, such as mymodule:server. Default: a sample server."
 TOKEN_HELP = "Bearer token that clients must send. Required if other machines can reach the server."  # noqa: S105
 
 
@@ -36,14 +37,14 @@ class ServeOptions:
     port: Annotated[int | None, Option(min=1, max=65535, help="Default: first free port from 8000.")] = None
     token: Annotated[str | None, Option(envvar="PERDURE_TOKEN", help=TOKEN_HELP)] = None
     dashboard_token: Annotated[
-        str | None, Option(envvar="PERDURE_DASHBOARD_TOKEN", help="Dashboard token. Default: --token.")
+        str | None, Option(envvar="PERDURE_DASHBOARD_TOKEN", help="Token of the dashboard. Default: --token.")
     ] = None
     read_only: Annotated[bool, Option("--read-only", help="Make the dashboard read-only.")] = False
     dashboard: Annotated[bool, Option(help="Serve the dashboard at /.")] = True
     feeds: Annotated[bool, Option("--feeds", help="Also poll the Bluesky accounts in the storage.")] = False
 
     def check_tokens(self) -> None:
-        """Raise CommandError if a token is invalid, or missing although other machines have access."""
+        """Raise CommandError if a token is invalid, or missing although other machines can connect."""
         others = [*(self.allowed_host or ()), *([] if is_loopback(self.host) else [self.host])]
         if others and not self.token:
             raise CommandError(
@@ -112,10 +113,10 @@ class ServeOptions:
 
 def serve(
     context: Context,
-    server: Annotated[str | None, Argument(metavar="MODULE:SERVER", help="Default: a sample server.")] = None,
+    server: Annotated[str | None, Argument(metavar="MODULE:SERVER", help=SERVER_HELP)] = None,
     *,
     url: UrlOption = None,
-    sample_feeds: Annotated[bool, Option(help="Let the sample server poll simulated feeds.")] = True,
+    sample_feeds: Annotated[bool, Option(help="Use simulated feeds in the sample server.")] = True,
     verbose: VerboseOption = False,
     options: ServeOptions,
 ) -> None:

@@ -21,7 +21,7 @@ from ..signals import run_in_background
 log = logging.getLogger("perdure.feeds")
 
 MIN_RESTART_SECONDS, MAX_RESTART_SECONDS = 60.0, 3600.0
-"""Seconds before a failed poller restarts. They double after each failure, because sources limit logins."""
+"""Bounds of the delay before a failed poller restarts. It doubles each time, as sources limit logins."""
 
 
 @dataclass
@@ -30,12 +30,12 @@ class FeedPoller:
 
     settings: FeedSettings
     simulated: bool
-    """Whether to poll simulated accounts too, which do not exist on Bluesky."""
+    """Whether to also poll the simulated accounts of the sample server."""
     is_failing: bool = False
     """Whether the poller has failed and has not polled any account since then."""
 
     def running(self, storage: Storage) -> AbstractAsyncContextManager[object]:
-        """Poll until the `async with` block ends, then release the accounts. Close `storage` after that."""
+        """Poll until the `async with` block ends, then release the accounts. `storage` must stay open."""
         return run_in_background(self._poll_forever(FeedStore(storage)))
 
     async def _poll_forever(self, store: FeedStore) -> None:

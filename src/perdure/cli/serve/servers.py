@@ -45,7 +45,7 @@ class HostedServer:
     service: Service
     authenticates_clients: bool = True
     """Whether `app` performs the authentication that the server declares. False for a low-level server, which
-    leaves authentication to a transport of the user. `perdure serve` does not use that transport.
+    leaves authentication to the user's own transport. `perdure serve` does not use that transport.
     """
     storage: str | None = None
     """The storage URL of the sample server. None for the user's own server."""
@@ -56,7 +56,7 @@ class HostedServer:
 
 
 def sample_server(url: str, options: ServeOptions, *, simulated: bool) -> HostedServer:
-    """Return the sample server, which keeps its tasks in the storage `url`."""
+    """Return the sample server, which keeps its tasks in the storage at `url`."""
     tasks = Tasks(url, runtime=DEMO_CONFIG, identify=(lambda _: TOKEN_OWNER) if options.token else None)
     feeds = simulated_feeds() if simulated else SampleFeeds(settings=read_settings_file())
     server = make_server(tasks, feeds)
@@ -95,8 +95,8 @@ def _host(
 def _security(allowed_hosts: AllowedHosts) -> TransportSecuritySettings:
     """Return settings that allow these host names, with or without a port.
 
-    By default, the SDK would allow the names only with a port, and would allow any name on loopback addresses
-    other than 127.0.0.1 and ::1.
+    By default, the SDK allows these names only with a port, and allows any name on loopback addresses other
+    than 127.0.0.1 and ::1.
     """
     if allowed_hosts is None:
         return TransportSecuritySettings(enable_dns_rebinding_protection=False)

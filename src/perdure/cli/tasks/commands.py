@@ -42,7 +42,7 @@ def _complete_id(context: typer.Context, incomplete: str) -> list[tuple[str, str
 
 
 TASK_HELP = "Task id, or at least its first 6 characters."
-WATCH_HELP = "Id of the task to watch, as for `show`. Default: the newest tasks."
+WATCH_HELP = f"{TASK_HELP} Default: watch the newest tasks."
 TaskArgument = Annotated[str, Argument(metavar="ID", help=TASK_HELP, autocompletion=_complete_id)]
 OptionalTask = Annotated[str | None, Argument(metavar="ID", help=WATCH_HELP, autocompletion=_complete_id)]
 StatusOption = Annotated[list[Status] | None, Option(help="Show only tasks with this status. Repeatable.")]
@@ -53,7 +53,7 @@ LimitOption = Annotated[int, Option(min=1, max=200, help="Maximum number of resu
 @dataclass(frozen=True, kw_only=True)
 class TaskOptions(CommonOptions):
     def run(self, work: Callable[[Operator], Awaitable[T]]) -> T:
-        """Return the result of `work`, and reword errors whose messages address clients, not operators."""
+        """Call `work` with an `Operator`, and return its result. Reword errors that address clients."""
         try:
             return anyio.run(_run, self.existing_storage(), work)
         except NotFound as error:
@@ -136,7 +136,7 @@ def watch(
 
 
 async def _watch_task(operator: Operator, task: TaskSummary) -> AsyncGenerator[TaskChanges]:
-    """Yield each version of a task as a change of a page that contains only this task."""
+    """Yield a change for each version of a task. The page of the change contains only this task."""
     async with aclosing(operator.watch_task(task.locator, task.task_id)) as versions:
         async for detail in versions:
             page = TaskSummaryPage(tasks=(detail.summary,))
@@ -146,7 +146,7 @@ async def _watch_task(operator: Operator, task: TaskSummary) -> AsyncGenerator[T
 @command(tasks)
 def stats(
     *,
-    window: Annotated[str, Option(metavar="TIME", help="Period of the throughput: 30m, 1h, 7d.")] = "1h",
+    window: Annotated[str, Option(metavar="TIME", help="Period for the throughput: 30m, 1h, 7d.")] = "1h",
     options: TaskOptions,
 ) -> None:
     """Show task counts, workers, the oldest queued task, and the throughput."""
@@ -179,7 +179,7 @@ def answer(
     decline: Annotated[bool, Option("--decline", help="Decline to answer.")] = False,
     options: TaskOptions,
 ) -> None:
-    """Answer a question that a task asks. Without NAME=VALUE, --value and --decline, prompt for it."""
+    """Answer a question that a task asks. If you give no answer, the command prompts for it."""
     if bool(fields) + (value is not None) + decline > 1:
         raise typer.BadParameter("use only one of NAME=VALUE, --value and --decline")
     detail = options.run(lambda operator: operator.find(task))

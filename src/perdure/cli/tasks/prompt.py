@@ -25,7 +25,7 @@ def choose_question(detail: TaskDetail, key: str | None) -> Question:
 def build_answer(
     question: Question, *, value: str | None = None, fields: Sequence[str] = (), decline: bool = False
 ) -> Json:
-    """Return the answer as the MCP result that the question expects. Prompt for it if none is given."""
+    """Return the answer as the MCP result that the question expects. If none is given, prompt for it."""
     is_given = value is not None or bool(fields)
     if decline:
         return {"action": "decline"}
@@ -58,7 +58,7 @@ def _parse_value(text: str) -> Json:
 
 
 def _parse_fields(question: Question, fields: Sequence[str]) -> dict[str, Json]:
-    """Return the values of NAME=VALUE arguments. A list field can have several arguments."""
+    """Return the values of NAME=VALUE arguments. A multiple-choice field can have several arguments."""
     texts: dict[str, list[str]] = {}
     for field in fields:
         name, equals, text = field.partition("=")

@@ -23,7 +23,7 @@ from ..output import escape_control, key_values, one_line, plural, print_json, p
 BARS = " ▁▂▃▄▅▆▇█"
 STATUS_WIDTH = len("input required")
 ID_WIDTH = 12
-"""Number of characters of each id in a table. Commands accept ids that are shortened like this."""
+"""Number of characters of each id in a table. Commands accept ids of this length."""
 _COLOURS = {
     "queued": "dim",
     "working": "cyan",
