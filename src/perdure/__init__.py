@@ -1,19 +1,67 @@
-"""Durable tasks for MCP servers: long-running tool calls that survive restarts, stored in your database."""
+"""Durable tasks for MCP servers: long-running tool calls that survive restarts, stored in your database.
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+The public names are imported on first use, so that a worker does not load what only a server needs.
+Type checkers read them from `__init__.pyi`.
+"""
 
-if TYPE_CHECKING:
-    from .mcp import Tasks as Tasks
-    from .runtime import Task as Task
+from importlib import import_module, metadata
 
-__all__ = ["Task", "Tasks"]
-
-_HOMES = {"Task": ".runtime", "Tasks": ".mcp"}
+_MODULES = {
+    ".mcp": ("Tasks",),
+    ".mcp.client": ("ClientTask", "ClientTasks", "TaskState"),
+    ".mcp.client.errors": ("ClientTaskError",),
+    ".runtime": ("App", "Runtime", "RuntimeConfig", "Task"),
+    ".runtime.errors": (
+        "Again",
+        "ClientCannotAnswer",
+        "Failed",
+        "InputFailed",
+        "Pause",
+        "QueueFull",
+        "RunError",
+        "TaskCancelled",
+        "TooManyWaiting",
+        "UnknownFunction",
+    ),
+    ".runtime.workflow": ("Output", "Param", "Step", "Workflow"),
+    ".storage.errors": ("PerdureError", "StorageError"),
+    ".tasks": (
+        "InputKind",
+        "InputRequest",
+        "Owner",
+        "Progress",
+        "Snapshot",
+        "Status",
+        "StoreConfig",
+        "Variables",
+    ),
+    ".tasks.errors": (
+        "AuthenticationRequired",
+        "ClaimLost",
+        "IdempotencyKeyReused",
+        "InputKeyReused",
+        "InvalidCursor",
+        "InvalidValue",
+        "LimitExceeded",
+        "MalformedAnswer",
+        "NotFound",
+        "QuotaExceeded",
+        "TaskError",
+        "TerminalTask",
+        "WrongVariableType",
+    ),
+    ".tasks.inputs": ("Root",),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
-    """Import `Task` or `Tasks` on first use. `import perdure.storage` then does not load the MCP SDK."""
+    if name == "__version__":
+        return metadata.version("perdure")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name], __name__), name)
+
+
+def __dir__() -> list[str]:
+    return [*_HOMES, "__version__"]

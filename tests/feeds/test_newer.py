@@ -64,7 +64,7 @@ async def test_an_account_of_a_newer_version_is_left_as_it_is_by_every_operation
     assert await store.handles([ANNA, OTHER]) == {OTHER: "other.test"}
     await poller.run_once()
     await poller.poll(before)  # as it was read before the newer version wrote it
-    assert f"skipped a stored record: {ANNA} was written by a newer version" in caplog.text
+    assert f"skipped a stored record: {ANNA} was written by a newer version of perdure" in caplog.text
     assert await stored(store.storage, record.address, now=store.clock()) == record
 
 

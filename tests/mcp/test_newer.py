@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 
 RETRYABLE = {
     "code": -32603,
-    "message": "the task was written by a newer version of the server",
+    "message": "the task was written by a newer version of perdure of the server",
     "data": {"retryable": True},
 }
 CHANGES: list[dict[str, Any]] = [{"format": FUTURE}, {"status": "paused"}]
@@ -40,7 +40,9 @@ async def storage(tmp_path: Path, anyio_backend: str) -> AsyncGenerator[Storage]
 @pytest.fixture
 async def url(tmp_path: Path, storage: Storage) -> AsyncGenerator[str]:
     """A server that binds tasks to sessions, so that they can be listed."""
-    tasks = Tasks(f"sqlite:///{tmp_path / 'tasks.db'}", runtime=RuntimeConfig(drain=0.0), anonymous="session")
+    tasks = Tasks(
+        f"sqlite:///{tmp_path / 'tasks.db'}", runtime=RuntimeConfig(drain_timeout=0.0), anonymous="session"
+    )
     server: MCPServer[object] = MCPServer("tests", **tasks.attach())
     simple_tools(server, tasks)
     async with serving(server.streamable_http_app()) as endpoint:
@@ -71,7 +73,7 @@ async def test_at_2025_11_25_it_is_a_retryable_error_and_left_out_of_lists(
             assert is_retryable(await core.send(method, {"taskId": made[0]})), method
         listed = (await core.send("tasks/list")).result["tasks"]
     assert [task["taskId"] for task in listed] == [made[1]]
-    assert f"left out of tasks/list: {made[0]} was written by a newer version" in caplog.text
+    assert f"left out of tasks/list: {made[0]} was written by a newer version of perdure" in caplog.text
     assert await stored(storage, record.address, now=system_clock()) == record
 
 
@@ -80,7 +82,7 @@ async def test_at_2025_11_25_it_is_a_retryable_error_and_left_out_of_lists(
 async def test_at_2026_07_28_it_is_a_retryable_error(
     tmp_path: Path, storage: Storage, change: dict[str, Any]
 ) -> None:
-    tasks = Tasks(f"sqlite:///{tmp_path / 'tasks.db'}", runtime=RuntimeConfig(drain=0.0))
+    tasks = Tasks(f"sqlite:///{tmp_path / 'tasks.db'}", runtime=RuntimeConfig(drain_timeout=0.0))
     server: MCPServer[object] = MCPServer("tests", **tasks.attach())
     simple_tools(server, tasks)
     async with serving(server.streamable_http_app()) as url, Client2026(url) as modern:

@@ -63,7 +63,7 @@ async def test_a_task_of_a_newer_version_is_a_row_of_its_own_and_no_action_chang
     assert (task.task_id, task.status, task.display_status) == (
         record.key,
         "paused",
-        "written by a newer version",
+        "written by a newer version of perdure",
     )
     assert (task.created_at, page.corrupt) == (record.order, ())
     operations: list[Callable[[], Awaitable[object]]] = [
@@ -73,7 +73,7 @@ async def test_a_task_of_a_newer_version_is_a_row_of_its_own_and_no_action_chang
         lambda: operator.answer(task.locator, task.task_id, "name", {"action": "accept"}),
     ]
     for operation in operations:
-        with pytest.raises(NewerFormat, match="written by a newer version"):
+        with pytest.raises(NewerFormat, match="written by a newer version of perdure"):
             await operation()
     assert await stored(store.storage, record.address, now=clock.now) == record
 
@@ -112,12 +112,12 @@ async def test_commands_show_a_task_of_a_newer_version_and_refuse_to_change_it(t
         made = await store.create(Owner.local(), CALL)
         record = await put(storage, made.record, newer(made.record.body), now=store.clock())
     listed = await ended_command("tasks", "list", "--url", url)
-    assert f"{record.key}  written by a newer version" in listed.out
+    assert f"{record.key}  written by a newer version of perdure" in listed.out
     told = msgspec.json.decode((await ended_command("tasks", "list", "--json", "--url", url)).out)
     assert [(each["task_id"], each["status"]) for each in told["newer"]] == [(record.key, "working")]
     for command in ("show", "cancel"):
         refused = await ended_command("tasks", command, record.key, "--url", url)
-        assert (refused.code, "written by a newer version" in refused.err) == (1, True), refused
+        assert (refused.code, "written by a newer version of perdure" in refused.err) == (1, True), refused
 
 
 # Every body, and the doctor
@@ -133,7 +133,7 @@ async def filled(storage: Storage) -> None:
     async def hang() -> None:
         await asyncio.Event().wait()
 
-    runtime = Runtime(TaskStore(storage), app.functions, RuntimeConfig(drain=0.0, cancel_grace=0.1))
+    runtime = Runtime(TaskStore(storage), app.functions, RuntimeConfig(drain_timeout=0.0, cancel_grace=0.1))
     operator = Operator(storage)
     async with runtime.running():
         made = await runtime.submit("hang", idempotency_key="key")

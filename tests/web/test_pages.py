@@ -222,7 +222,7 @@ async def test_a_question_keeps_its_place_on_the_page_when_another_is_answered(
 async def test_what_is_cancelled_here_is_kept_for_as_long_as_the_servers_keep_results(
     desk: ToolDashboard,
 ) -> None:
-    config = StoreConfig(result_retention_ms=14 * 86_400_000)
+    config = StoreConfig(retention=14 * 86_400)
     made = await TaskStore(desk.storage, config).create(ME, NewTask(method="tools/call"))
     async with visiting(Dashboard(desk.storage)) as client:
         await post(client, await path_of(client, made.task.task_id), "/cancel")
@@ -274,7 +274,7 @@ async def test_a_task_of_a_newer_version_is_listed_its_page_says_so_and_it_is_no
     record = await put(desk.storage, made.record, newer(made.record.body), now=now)
     other = await desk.submit("build_report")
     listed = (await client.get("/tasks")).text
-    assert f'href="{page}">written by a newer version</a>' in listed
+    assert f'href="{page}">written by a newer version of perdure</a>' in listed
     assert listed.index(other[:8]) < listed.index(task_id[:8])  # the newest first
     shown = await client.get(page)
     assert (shown.status_code, "Written by a newer version" in shown.text) == (409, True)

@@ -125,7 +125,7 @@ def copy(
         try:
             copied = anyio.run(work, source, target)
         except (MaintenanceError, TargetNotEmpty) as error:
-            hint = " (--merge)" if "merge" in str(error) else ""
+            hint = " (--merge)" if isinstance(error, TargetNotEmpty) and error.can_merge else ""
             raise CommandError(f"cannot copy into {redact_url(target)}: {error}{hint}") from error
     counts = [f"{count:>9}  {space}" for space, count in copied.records.items()]
     result = {"identical": True, **to_json(copied)}

@@ -104,7 +104,7 @@ class NewerTask(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def display_status(self) -> str:
-        return "written by a newer version"
+        return "written by a newer version of perdure"
 
 
 def summarize_newer(record: Record, *, now: Micros, locate: Callable[[str], str]) -> NewerTask:

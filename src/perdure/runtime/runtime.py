@@ -9,6 +9,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from msgspec import UNSET, UnsetType
 
 from ..storage.errors import OutcomeUnknown
+from ..storage.time_units import Duration, to_milliseconds, to_seconds
 from ..tasks import NewTask, Owner, Snapshot, Status, TaskStore, edits
 from ..tasks.canonical_json import JsonLike
 from ..tasks.lifecycle import ACTIVE_STATUSES
@@ -66,17 +67,17 @@ class Runtime:
         arguments: Mapping[str, JsonLike] = {},
         *,
         owner: Owner = LOCAL,
-        ttl: int | UnsetType | None = UNSET,
+        ttl: Duration | None = None,
         idempotency_key: str | None = None,
     ) -> Snapshot:
         """Create a task that calls a function with these arguments. Here if there is room, else anywhere.
 
-        `ttl` is in milliseconds. A task that is not started within it expires.
+        A task that is not started within `ttl` expires. By default, the ttl is that of the store's settings.
         """
         new = NewTask(
             method="tools/call",
             params={"name": function, "arguments": arguments},
-            ttl_ms=ttl,
+            ttl_ms=UNSET if ttl is None else to_milliseconds(ttl),
             function=function,
             idempotency_key=idempotency_key,
         )
@@ -104,7 +105,7 @@ class Runtime:
 
     async def _check_room(self) -> None:
         """May be exceeded by the creates in flight, as the store's own maximum."""
-        most = self._config.max_waiting
+        most = self._config.max_queued
         if most is None:
             return
         now = self.store.clock()
@@ -160,7 +161,7 @@ class Runtime:
         """Answer what the task asked. When all is answered, it goes on, wherever it runs."""
         return await self.store.update(owner, task_id, lambda read: self.store.answer(read, answers))
 
-    async def wait(self, owner: Owner, task_id: str, timeout: float | None = None) -> Snapshot:  # noqa: ASYNC109
+    async def wait(self, owner: Owner, task_id: str, timeout: Duration | None = None) -> Snapshot:  # noqa: ASYNC109
         """The task once it has ended. TimeoutError if it has not within so many seconds.
 
         One look is taken in any case, however little time there is.
@@ -168,7 +169,7 @@ class Runtime:
         snapshot = await self.store.get(owner, task_id)
         if snapshot.task.is_terminal:
             return snapshot
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(None if timeout is None else to_seconds(timeout)):
             job = self._worker.job_of(snapshot.task.task_id)
             if job is not None:  # it runs here, and needs no watching
                 await asyncio.wait((job,))
@@ -195,4 +196,4 @@ class Runtime:
 
     def watch(self, owner: Owner, task_id: str) -> AsyncGenerator[Snapshot]:
         """The task as it is now, and each state it is seen in from now on, up to its end."""
-        return states(self.store, owner, task_id, self._config.poll_interval)
+        return states(self.store, owner, task_id, to_seconds(self._config.queue_poll_interval))

@@ -181,8 +181,8 @@ async def _load_state(
     if not merge:
         for space in spaces:
             if await target.page(space, limit=1, now=_EPOCH):
-                remedy = "use an empty target, or merge"
-                raise TargetNotEmpty(f"space {space!r} of the target already contains records; {remedy}")
+                reason = f"space {space!r} of the target already contains records"
+                raise TargetNotEmpty(f"{reason}; use an empty target, or merge", can_merge=True)
     state = _CopyState(source=name, space=spaces[0])
     space, partition, key = _STATE_ADDRESS
     record = Record(space=space, partition=partition, key=key, order=0, body=_format.encode(state))

@@ -133,7 +133,14 @@ class OutcomeUnknown(StorageFailed):
 
 
 class TargetNotEmpty(StorageError):
-    """Raised when the target of a copy already contains records, or when another copy into it is running."""
+    """Raised when the target of a copy already contains records, or when another copy into it is running.
+
+    If `can_merge`, the same copy succeeds with `merge=True`.
+    """
+
+    def __init__(self, reason: str, *, can_merge: bool = False) -> None:
+        super().__init__(reason)
+        self.can_merge = can_merge
 
 
 class CopyMismatch(StorageError):

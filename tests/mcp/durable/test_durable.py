@@ -292,7 +292,7 @@ def test_an_option_that_cannot_be_is_refused_by_its_name(
 
 
 def test_what_the_store_was_told_to_allow_is_not_refused() -> None:
-    tasks = Tasks("memory:", store=StoreConfig(max_ttl_ms=None))
+    tasks = Tasks("memory:", store=StoreConfig(max_ttl=None))
     tasks.durable(ttl=None)(first)
     tasks.durable(ttl=60 * DAY)(between)
     tasks.durable(ttl=UNSET, poll_interval=50, retries=0)(annotated)
