@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 
 RETRYABLE = {
     "code": -32603,
-    "message": "the task was written by a newer version of perdure of the server",
+    "message": "the task was written by a newer version of the server",
     "data": {"retryable": True},
 }
 CHANGES: list[dict[str, Any]] = [{"format": FUTURE}, {"status": "paused"}]

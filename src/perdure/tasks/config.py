@@ -23,7 +23,7 @@ MAX_POLL_INTERVAL_MS = 30_000
 
 
 class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits and defaults of a store. Sizes are bytes of UTF-8 JSON; durations are seconds or timedeltas."""
+    """The limits and defaults of a store. Sizes are bytes of UTF-8 JSON, durations seconds or timedeltas."""
 
     # Owners and quotas
     allow_anonymous: bool = False
