@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from itertools import count
 
 from perdure.storage import Record
-from perdure.storage.time_units import system_clock
+from perdure.storage.time_types import system_clock
 from perdure.tasks import NewTask, Owner, Progress, Snapshot, StoreConfig, Success, TaskStore
 from perdure.tasks.edits import create
+from perdure.tasks.stored_task import new_snapshot
 from perdure.tasks.task_record import new_task_id
-from perdure.tasks.task_snapshot import new_snapshot
 from tests import task_edits
 
 ROOMY = StoreConfig(max_tasks=0, max_tasks_per_owner=10**6)

@@ -17,7 +17,7 @@ from perdure.tasks import (
 )
 from perdure.tasks.canonical_json import JsonLike
 from perdure.tasks.owner import partition_of
-from perdure.tasks.task_snapshot import TASKS, tags_of
+from perdure.tasks.stored_task import TASKS, tags_of
 
 
 async def report(

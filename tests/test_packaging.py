@@ -139,7 +139,7 @@ Tasks("memory:").attach()
 """
 BY_EXTRA = {
     "cli": "import perdure.cli.commands",
-    "dynamodb": "import perdure.storage.dynamodb.schema",
+    "dynamodb": "import perdure.storage.dynamodb.table_setup",
     "fastmcp": "import perdure.mcp.fastmcp",
     "feeds": "import perdure.feeds.bluesky, yaml",
     "postgres": "import perdure.storage.postgres.engine",

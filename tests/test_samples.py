@@ -25,7 +25,7 @@ from perdure.mcp.client import ClientTask, ClientTasks, TaskState
 from perdure.samples import SampleFeeds, SimulatedSource, make_server, simulated_feeds
 from perdure.samples.source import FIRST_POST_AT, load_sample_data
 from perdure.storage import Committed, Micros, open_storage
-from perdure.storage.time_units import HOUR, MINUTE
+from perdure.storage.time_types import HOUR, MINUTE
 
 from .markers import row
 

@@ -27,11 +27,11 @@ from perdure.storage import (
     open_storage,
 )
 from perdure.storage.memory import MemoryEngine
-from perdure.storage.time_units import system_clock
+from perdure.storage.time_types import system_clock
 from perdure.tasks import Owner, TaskStore
 from perdure.tasks.edits import create, lane_of
+from perdure.tasks.stored_task import TASKS, new_snapshot
 from perdure.tasks.task_record import new_task_id
-from perdure.tasks.task_snapshot import TASKS, new_snapshot
 
 from ..workload import COMMITS_PER_LIFECYCLE, NEW, OWNERS, ROOMY, run_lifecycle
 

@@ -16,7 +16,7 @@ import msgspec
 from perdure.runtime.intake import AT_ONCE
 from perdure.runtime.lease import Holder
 from perdure.storage import Micros, Record, Storage
-from perdure.storage.time_units import system_clock
+from perdure.storage.time_types import system_clock
 from perdure.tasks import Snapshot, TaskStore, edits
 
 from ..report import ResultRow, at_most, micros

@@ -15,7 +15,7 @@ from perdure.feeds import FeedSettings, FeedSource, FeedStore, Poller, PollSetti
 from perdure.feeds.bluesky import open_bluesky
 from perdure.feeds.settings import BlueskySettings
 from perdure.storage import open_storage
-from perdure.storage.time_units import MINUTE
+from perdure.storage.time_types import MINUTE
 from tests.feeds.fake_server.process import FakeProcess, fake_process
 
 from ..report import ResultRow, Target, at_most

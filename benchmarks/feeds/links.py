@@ -14,7 +14,7 @@ import msgspec
 
 from perdure.feeds import FeedStore, Item, Link, LinkIndex
 from perdure.storage import Micros, open_storage
-from perdure.storage.time_units import DAY, HOUR
+from perdure.storage.time_types import DAY, HOUR
 from perdure.web.feeds import MAX_LINKS, MAX_RANKED_ITEMS
 
 from ..report import ResultRow, at_most

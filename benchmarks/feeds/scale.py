@@ -29,7 +29,7 @@ from perdure.feeds.account import Account
 from perdure.feeds.item import Item
 from perdure.storage import Micros, Storage
 from perdure.storage.memory import MemoryEngine
-from perdure.storage.time_units import HOUR, MINUTE
+from perdure.storage.time_types import HOUR, MINUTE
 from tests.feeds.virtual_time import run, virtual_clock
 
 from ..report import InfoTable, ResultRow, at_most

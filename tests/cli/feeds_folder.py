@@ -16,7 +16,7 @@ import msgspec
 from perdure.feeds import Account, FeedStore, Item, Poller, PollSettings, Profile, load_settings, transitions
 from perdure.feeds.bluesky import open_bluesky
 from perdure.storage import Micros, open_storage
-from perdure.storage.time_units import MINUTE
+from perdure.storage.time_types import MINUTE
 
 from ..feeds.fake_server import FakeBluesky
 from ..feeds.simulation import World

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.feeds import AccountStatus
-from perdure.storage.time_units import HOUR
+from perdure.storage.time_types import HOUR
 
 from ..feeds.fake_server import Fault
 from .feeds_folder import Place, a_place, now

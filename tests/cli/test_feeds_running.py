@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from perdure.feeds import AccountStatus
 from perdure.feeds.account import Lease
-from perdure.storage.time_units import HOUR
+from perdure.storage.time_types import HOUR
 
 from ..conditions import wait_until
 from ..feeds.fake_server import Fault

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from perdure.feeds import Gap
 from perdure.feeds.item import ITEMS
 from perdure.storage import Committed
-from perdure.storage.time_units import HOUR, MINUTE
+from perdure.storage.time_types import HOUR, MINUTE
 
 from ..markers import row
 from .feeds_folder import Place, now

@@ -10,7 +10,7 @@ import pytest
 from perdure.storage import open_storage
 from perdure.storage.kit.servers.process import free_port
 from perdure.tasks import Snapshot, Status
-from perdure.tasks.task_snapshot import TASKS
+from perdure.tasks.stored_task import TASKS
 
 from ..conditions import wait_until
 from ..mcp.raw_clients import Client2026

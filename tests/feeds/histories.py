@@ -19,7 +19,7 @@ from perdure.feeds.watermark_and_gaps import OVERLAP
 from perdure.storage import Micros, Storage
 from perdure.storage.errors import StorageError
 from perdure.storage.memory import MemoryEngine
-from perdure.storage.time_units import HOUR, MINUTE, SECOND
+from perdure.storage.time_types import HOUR, MINUTE, SECOND
 
 from .crash_points import CrashingSource, CrashPoint, SimulatedCrash, Trouble, crashing_store
 from .simulation import Knobs, World, WorldSource

@@ -10,7 +10,7 @@ import msgspec
 
 from perdure.feeds import FeedStore, Item, Link, SharedLink
 from perdure.storage import Micros
-from perdure.storage.time_units import DAY
+from perdure.storage.time_types import DAY
 
 
 class Counted(msgspec.Struct, frozen=True, kw_only=True):

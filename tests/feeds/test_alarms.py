@@ -17,7 +17,7 @@ from perdure.feeds.alarms import (
     AlarmWatch,
     find_alarms,
 )
-from perdure.storage.time_units import DAY, HOUR, MINUTE
+from perdure.storage.time_types import DAY, HOUR, MINUTE
 
 from ..markers import row
 

@@ -24,7 +24,7 @@ from perdure.feeds.account import Lease
 from perdure.feeds.errors import InvalidActor, PollInProgress, RequestRejected, UnknownAccount
 from perdure.samples import SimulatedSource
 from perdure.storage import Micros, open_storage
-from perdure.storage.time_units import HOUR
+from perdure.storage.time_types import HOUR
 
 from ..storage.sqlite_helpers import url_of
 from .simulation import World, WorldSource

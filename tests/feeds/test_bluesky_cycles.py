@@ -12,7 +12,7 @@ from perdure.feeds.bluesky import BlueskySource, open_bluesky
 from perdure.feeds.errors import AuthenticationFailed
 from perdure.feeds.settings import BlueskySettings
 from perdure.storage import open_storage
-from perdure.storage.time_units import MINUTE
+from perdure.storage.time_types import MINUTE
 
 from ..conditions import wait_until
 from .fake_server import FakeBluesky, Fault, populate

@@ -18,7 +18,6 @@ from perdure.feeds import (
     RateLimiter,
     transitions,
 )
-from perdure.feeds.account_audit import audit_account
 from perdure.feeds.bluesky import BlueskySource, open_bluesky
 from perdure.feeds.errors import (
     AccountBlocked,
@@ -31,10 +30,11 @@ from perdure.feeds.errors import (
     SourceError,
     SourceUnavailable,
 )
+from perdure.feeds.item_audit import audit_account
 from perdure.feeds.settings import BlueskySettings
 from perdure.feeds.source import FollowSource, HintSource
 from perdure.storage import open_storage
-from perdure.storage.time_units import DAY, HOUR
+from perdure.storage.time_types import DAY, HOUR
 
 from ..conditions import wait_until
 from .fake_server import FEED, FakeBluesky, Fault

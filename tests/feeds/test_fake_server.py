@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from perdure.storage.time_units import HOUR, SECOND
+from perdure.storage.time_types import HOUR, SECOND
 
 from .fake_server import FEED, FakeBluesky, account_of, load, recorded
 from .fake_server.client import asking, bearing, identity, reading, texts

@@ -8,7 +8,7 @@ from typing import Literal
 import httpx2
 import pytest
 
-from perdure.storage.time_units import HOUR, SECOND
+from perdure.storage.time_types import HOUR, SECOND
 
 from ..conditions import wait_until
 from .fake_server import FEED, FakeBluesky, Fault

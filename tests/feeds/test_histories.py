@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.storage.time_units import HOUR, MINUTE
+from perdure.storage.time_types import HOUR, MINUTE
 
 from .histories import History, LatestPage, Literal, Step, settings, steps_of
 from .simulation import Knobs

@@ -19,7 +19,7 @@ from perdure.feeds.source import Profile
 from perdure.storage import Change, Committed, Guard, Micros, Refused, Storage
 from perdure.storage.errors import StorageError
 from perdure.storage.memory import MemoryEngine
-from perdure.storage.time_units import DAY, HOUR, MINUTE
+from perdure.storage.time_types import DAY, HOUR, MINUTE
 
 from ..forwarding_engine import ForwardingEngine
 from .crash_points import CrashPoint, SimulatedCrash, Trouble, crashing_store

@@ -10,16 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.feeds import FeedStore, LinkIndex, Poller, PollSettings, Ranking
-from perdure.feeds.link_invalidation import (
-    DAYS,
-    HOURS,
-    LINKS,
-    MARK_LIFETIME,
-    MARKS,
-    MAX_CLOCK_SKEW,
-    SUMMARY_RETENTION,
-)
-from perdure.feeds.link_summary import (
+from perdure.feeds.hourly_link_summary import (
     MAX_DAY_LINKS,
     MAX_HOUR_LINKS,
     MAX_SHARERS_PER_LINK,
@@ -30,10 +21,19 @@ from perdure.feeds.link_summary import (
     summarize_hour,
     summary_format,
 )
+from perdure.feeds.link_invalidation import (
+    DAYS,
+    HOURS,
+    LINKS,
+    MARK_LIFETIME,
+    MARKS,
+    MAX_CLOCK_SKEW,
+    SUMMARY_RETENTION,
+)
 from perdure.operating.maintenance import inspect_records
 from perdure.storage import Change, Committed, Guard, Micros, Record, Refused, Storage
 from perdure.storage.memory import MemoryEngine
-from perdure.storage.time_units import DAY, HOUR
+from perdure.storage.time_types import DAY, HOUR
 
 from ..forwarding_engine import ForwardingEngine
 from ..markers import row

@@ -31,13 +31,13 @@ from perdure.feeds import (
     poller,
     transitions,
 )
-from perdure.feeds.account_audit import audit_account
 from perdure.feeds.alarms import LATE_GRACE, Alarm, AlarmState, find_alarms
 from perdure.feeds.bluesky import BlueskySource, open_bluesky
+from perdure.feeds.item_audit import audit_account
 from perdure.feeds.settings import BlueskySettings
 from perdure.storage import Micros, Storage
 from perdure.storage.memory import MemoryEngine
-from perdure.storage.time_units import DAY, HOUR, MINUTE
+from perdure.storage.time_types import DAY, HOUR, MINUTE
 
 from ..markers import row
 from .crash_points import CrashingEngine, CrashPoint, SimulatedCrash

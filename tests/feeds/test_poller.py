@@ -29,7 +29,7 @@ from perdure.feeds.transitions import MAX_POLL_INTERVAL, MIN_POLL_INTERVAL
 from perdure.storage import Change, Committed, Guard, Micros, Refused, Storage
 from perdure.storage.errors import StorageFull
 from perdure.storage.memory import MemoryEngine
-from perdure.storage.time_units import HOUR, MINUTE
+from perdure.storage.time_types import HOUR, MINUTE
 
 from ..forwarding_engine import ForwardingEngine
 from .simulation import HintingWorldSource, Question, World, WorldSource

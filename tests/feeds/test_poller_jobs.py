@@ -8,7 +8,7 @@ from perdure.feeds import AccountStatus, Poller, PollSettings
 from perdure.feeds.alarms import AlarmState
 from perdure.feeds.errors import SourceUnavailable
 from perdure.feeds.settings import FollowLists
-from perdure.storage.time_units import HOUR, MINUTE
+from perdure.storage.time_types import HOUR, MINUTE
 
 from .test_poller import TEN, Stage, failing, running, staged
 from .virtual_time import in_virtual_time

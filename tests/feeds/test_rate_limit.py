@@ -11,7 +11,7 @@ import pytest
 from perdure.feeds.errors import AuthenticationFailed, RateLimited, SourceUnavailable
 from perdure.feeds.rate_limit import RESERVE_FRACTION, RateLimiter, Retrier
 from perdure.feeds.settings import PollSettings
-from perdure.storage.time_units import SECOND
+from perdure.storage.time_types import SECOND
 
 from .virtual_time import in_virtual_time, run, virtual_clock
 

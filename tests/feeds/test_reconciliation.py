@@ -7,11 +7,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 import pytest
 
 from perdure.feeds import FeedStore, Item, Poller, PollSettings, transitions
-from perdure.feeds.account_audit import MAX_EXAMPLES, AuditReport, audit_account
 from perdure.feeds.errors import AccountUnavailable, SourceUnavailable
+from perdure.feeds.item_audit import MAX_EXAMPLES, AuditReport, audit_account
 from perdure.feeds.source import RecordPage, SourceRecord
 from perdure.storage import open_storage
-from perdure.storage.time_units import DAY, HOUR
+from perdure.storage.time_types import DAY, HOUR
 
 from .simulation import Question, World, WorldSource
 

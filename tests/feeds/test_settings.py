@@ -8,7 +8,7 @@ import pytest
 
 from perdure.feeds.errors import InvalidSettings
 from perdure.feeds.settings import FeedSettings, PollSettings, load_settings
-from perdure.storage.time_units import HOUR, MINUTE
+from perdure.storage.time_types import HOUR, MINUTE
 
 YAML = """
 url: sqlite:///mine.db

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from perdure.feeds import FeedPage, FeedSource, Item
 from perdure.feeds.errors import SourceError
-from perdure.storage.time_units import SECOND
+from perdure.storage.time_types import SECOND
 
 from .fake_server import FakeBluesky
 from .fake_server.client import asking, reading, texts

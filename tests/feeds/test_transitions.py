@@ -26,7 +26,7 @@ from perdure.feeds.transitions import (
     MIN_POLL_INTERVAL,
     PROBE_INTERVALS,
 )
-from perdure.storage.time_units import HOUR, MINUTE
+from perdure.storage.time_types import HOUR, MINUTE
 
 NOW = 1_700_000_000_000_000
 BEFORE = Account(

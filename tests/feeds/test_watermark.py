@@ -18,7 +18,7 @@ from perdure.feeds.watermark_and_gaps import (
     OVERLAP,
     PageSummary,
 )
-from perdure.storage.time_units import HOUR, MINUTE
+from perdure.storage.time_types import HOUR, MINUTE
 
 NOW = 1_794_000_000_000_000
 MARK = NOW - HOUR

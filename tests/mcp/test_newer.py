@@ -12,8 +12,8 @@ from mcp.server import MCPServer
 from perdure import Tasks
 from perdure.runtime import RuntimeConfig
 from perdure.storage import Record, Storage, open_storage
-from perdure.storage.time_units import system_clock
-from perdure.tasks.task_snapshot import TASKS
+from perdure.storage.time_types import system_clock
+from perdure.tasks.stored_task import TASKS
 
 from ..markers import row
 from ..newer import FUTURE, changed, put, stored

@@ -8,7 +8,7 @@ from perdure.operating import NoOpenQuestion, Operator, outcome_json
 from perdure.runtime import App, Task
 from perdure.runtime.lease import Holder
 from perdure.storage.kit import Subject
-from perdure.storage.time_units import DAY, SECOND
+from perdure.storage.time_types import DAY, SECOND
 from perdure.tasks import Json, NewTask, Owner, Snapshot, Status, Success, TaskStore
 from perdure.tasks.errors import MalformedAnswer, NotFound, TerminalTask
 

@@ -14,7 +14,7 @@ from perdure.feeds.account import Lease
 from perdure.operating.maintenance import count_live_claims
 from perdure.runtime.lease import Holder
 from perdure.storage import Micros, Storage, open_storage
-from perdure.storage.time_units import HOUR, system_clock
+from perdure.storage.time_types import HOUR, system_clock
 from perdure.tasks import TaskStore
 
 from ..cli.command import PATIENCE, Ended, environment, folder_url

@@ -24,9 +24,9 @@ from perdure.storage.errors import NewerFormat
 from perdure.storage.kit import Subject
 from perdure.storage.memory import MemoryEngine
 from perdure.storage.quarantine import CORRUPT_TAG
-from perdure.storage.time_units import HOUR
+from perdure.storage.time_types import HOUR
 from perdure.tasks import Owner, Status, Success, TaskStore
-from perdure.tasks.task_snapshot import LEASES, TASKS
+from perdure.tasks.stored_task import LEASES, TASKS
 
 from .. import task_edits
 from ..cli.command import PATIENCE, Ended, environment

@@ -11,7 +11,7 @@ from perdure.operating import AmbiguousId, IdTooShort, Operator, TaskSummary, ou
 from perdure.runtime.lease import Holder
 from perdure.storage import MAX_PAGE_BYTES, Record
 from perdure.storage.kit.sample_records import insert_each
-from perdure.storage.time_units import SECOND
+from perdure.storage.time_types import SECOND
 from perdure.tasks import (
     Failure,
     InputKind,
@@ -26,7 +26,7 @@ from perdure.tasks import (
     edits,
 )
 from perdure.tasks.errors import InvalidCursor, InvalidValue, NotFound
-from perdure.tasks.task_snapshot import TASKS
+from perdure.tasks.stored_task import TASKS
 
 from .. import task_edits
 from ..markers import strong_memory

@@ -6,7 +6,7 @@ import pytest
 
 from perdure.operating import Operator, stats
 from perdure.runtime.lease import Holder
-from perdure.storage.time_units import SECOND
+from perdure.storage.time_types import SECOND
 from perdure.tasks import Failure, NewTask, Status, Success, TaskStore
 
 from .. import task_edits

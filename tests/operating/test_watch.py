@@ -9,7 +9,7 @@ import pytest
 
 from perdure.operating import Operator, WatchConfig
 from perdure.storage.kit import Subject
-from perdure.storage.time_units import SECOND
+from perdure.storage.time_types import SECOND
 from perdure.tasks import Progress, Status, Success, TaskStore
 from perdure.tasks.errors import NotFound
 

@@ -31,9 +31,9 @@ from perdure.storage import (
     Watch,
 )
 from perdure.storage.errors import StorageBusy, StorageClosed, StorageFailed
-from perdure.storage.time_units import system_clock, to_seconds
+from perdure.storage.time_types import system_clock, to_seconds
 from perdure.tasks import Owner, Snapshot, Status
-from perdure.tasks.task_snapshot import TASKS, lease_address
+from perdure.tasks.stored_task import TASKS, lease_address
 
 from ..conditions import wait_until
 from ..forwarding_engine import ForwardingEngine

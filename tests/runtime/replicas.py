@@ -12,7 +12,7 @@ from perdure.runtime import App, Executor, Runtime, RuntimeConfig
 from perdure.runtime.claiming import Claimer
 from perdure.storage import Micros, Storage
 from perdure.storage.kit import Subject
-from perdure.storage.time_units import system_clock, to_seconds
+from perdure.storage.time_types import system_clock, to_seconds
 from perdure.tasks import Json, NewTask, Owner, Snapshot, StoreConfig, Success, TaskId, TaskStore
 
 QUICK = RuntimeConfig(

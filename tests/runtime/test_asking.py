@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.runtime import Again, App, Runtime, Task
-from perdure.storage.time_units import MINUTE
+from perdure.storage.time_types import MINUTE
 from perdure.tasks import InputKind, InputRequest, Json, Snapshot, Status
 from perdure.tasks.errors import MalformedAnswer
 

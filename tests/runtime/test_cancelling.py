@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from perdure.runtime import Again, Cancellation, ClaimLost, Runtime, Task, TaskCancelled
 from perdure.storage import Change
 from perdure.storage.errors import OutcomeUnknown
-from perdure.storage.time_units import SECOND
+from perdure.storage.time_types import SECOND
 from perdure.tasks import Failure, Snapshot, Status
 from perdure.tasks.errors import TerminalTask
 

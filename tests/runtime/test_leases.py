@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from perdure.runtime import Again, App, ClaimLost, Runtime, RuntimeConfig, Task
 from perdure.runtime import lease as leases
-from perdure.storage.time_units import SECOND
+from perdure.storage.time_types import SECOND
 from perdure.tasks import Status, StoreConfig, TaskStore
 from perdure.tasks.errors import InvalidValue
 

@@ -12,9 +12,9 @@ from perdure.runtime import App, Pause, Runtime, deadline
 from perdure.runtime.intake import AT_ONCE
 from perdure.storage import Insert, Record
 from perdure.storage.errors import NewerFormat
-from perdure.storage.time_units import MINUTE
+from perdure.storage.time_types import MINUTE
 from perdure.tasks import InputKind, InputRequest, Snapshot
-from perdure.tasks.task_snapshot import LEASES, lease_address
+from perdure.tasks.stored_task import LEASES, lease_address
 
 from ..conditions import wait_until
 from ..markers import row

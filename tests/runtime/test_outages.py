@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from perdure.runtime import ClaimLost, InProcessExecutor, Job, RuntimeConfig, Task
 from perdure.storage import Change, Replace, Space, Watch
 from perdure.storage.errors import StorageBusy, StorageError, StorageFailed, StorageFull
-from perdure.storage.time_units import to_seconds
+from perdure.storage.time_types import to_seconds
 from perdure.tasks import Status, TaskStore
 
 from .. import task_edits

@@ -7,7 +7,7 @@ from hypothesis import given
 
 from perdure.runtime.recovery import Patience
 from perdure.storage import Record
-from perdure.tasks.task_snapshot import LEASES
+from perdure.tasks.stored_task import LEASES
 
 from ..markers import row
 

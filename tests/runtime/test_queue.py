@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from perdure.runtime import Again, App, Function, QueueFull, Runtime, RuntimeConfig, Task
 from perdure.storage import Change, Committed, Guard, Micros, Record, Refused, Replace
 from perdure.storage.quarantine import CORRUPT_TAG
-from perdure.storage.time_units import SECOND
+from perdure.storage.time_types import SECOND
 from perdure.tasks import NewTask, Snapshot, Status, StoreConfig
-from perdure.tasks.task_snapshot import BOOKKEEPING_RESERVE_BYTES
+from perdure.tasks.stored_task import BOOKKEEPING_RESERVE_BYTES
 
 from .. import task_edits
 from ..conditions import wait_until

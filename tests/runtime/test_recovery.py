@@ -14,9 +14,9 @@ from perdure.runtime import App, InProcessExecutor, Job, Runtime, RuntimeConfig,
 from perdure.runtime.recovery import LOST
 from perdure.storage import Address, Committed, Record
 from perdure.storage.quarantine import CORRUPT_TAG
-from perdure.storage.time_units import HOUR, MINUTE
+from perdure.storage.time_types import HOUR, MINUTE
 from perdure.tasks import Failure, Json, Status, TaskStore
-from perdure.tasks.task_snapshot import LEASES
+from perdure.tasks.stored_task import LEASES
 
 from ..conditions import wait_until
 from ..markers import row

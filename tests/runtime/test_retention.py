@@ -12,7 +12,7 @@ from perdure.runtime import Again, App, ClaimLost, Pause, Runtime, Task
 from perdure.runtime.deadline import Deadlines
 from perdure.runtime.errors import TooManyWaiting
 from perdure.storage import Change
-from perdure.storage.time_units import DAY, SECOND, to_seconds
+from perdure.storage.time_types import DAY, SECOND, to_seconds
 from perdure.tasks import Failure, InputKind, InputRequest, Snapshot, Status
 from perdure.tasks.canonical_json import JsonLike
 from perdure.tasks.errors import NotFound

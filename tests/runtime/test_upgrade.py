@@ -19,10 +19,10 @@ from perdure.runtime import Runtime
 from perdure.storage import Address, Record, Storage, open_storage
 from perdure.storage.body_format import number_of
 from perdure.storage.errors import NewerFormat
-from perdure.storage.time_units import system_clock
+from perdure.storage.time_types import system_clock
 from perdure.tasks import TaskStore
 from perdure.tasks.idempotency import IDEMPOTENCY_KEYS
-from perdure.tasks.task_snapshot import LEASES, TASKS
+from perdure.tasks.stored_task import LEASES, TASKS
 
 from .. import task_edits
 from ..feeds.simulation import World, WorldSource

@@ -8,7 +8,7 @@ from contextlib import aclosing
 import pytest
 
 from perdure.runtime import App, Runtime, RuntimeConfig, Task
-from perdure.storage.time_units import to_seconds
+from perdure.storage.time_types import to_seconds
 from perdure.tasks import Owner, Snapshot, Status
 from perdure.tasks.errors import NotFound
 

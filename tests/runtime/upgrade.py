@@ -22,7 +22,7 @@ from perdure.feeds.item import Item
 from perdure.feeds.source import Profile
 from perdure.runtime import Runtime
 from perdure.storage import open_storage
-from perdure.storage.time_units import system_clock
+from perdure.storage.time_types import system_clock
 from perdure.tasks import Json, Status, TaskStore
 
 from ..conditions import wait_until

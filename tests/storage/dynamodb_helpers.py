@@ -13,7 +13,7 @@ from uuid import uuid4
 from aiobotocore.session import get_session  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
 from perdure.storage import Storage, migrate_storage, open_storage
-from perdure.storage.dynamodb.schema import table_definition
+from perdure.storage.dynamodb.table_setup import table_definition
 from perdure.storage.kit.servers.dynamodb import REGION
 
 TEST_TIMEOUT = 60.0

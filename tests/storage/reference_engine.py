@@ -26,8 +26,15 @@ from perdure.storage import (
     Tag,
     Watch,
 )
-from perdure.storage.read_results import page_of
-from perdure.storage.record import ChangeResult, Insert, InsertIfAbsent, Kept, accepted_results, decide
+from perdure.storage.pages_and_damage import page_of
+from perdure.storage.records_and_changes import (
+    ChangeResult,
+    Insert,
+    InsertIfAbsent,
+    Kept,
+    accepted_results,
+    decide,
+)
 from perdure.storage.watch import WatchRegistry
 
 

@@ -24,10 +24,10 @@ from perdure.storage import (
     migrate_storage,
     open_storage,
 )
-from perdure.storage.dynamodb import engine, table
+from perdure.storage.dynamodb import engine, table_client
 from perdure.storage.dynamodb.items import MAX_INLINE_BODY_BYTES
 from perdure.storage.dynamodb.purge import MAX_PURGED_PER_TRANSACTION
-from perdure.storage.dynamodb.schema import table_definition
+from perdure.storage.dynamodb.table_setup import table_definition
 from perdure.storage.errors import (
     OutcomeUnknown,
     StorageBusy,
@@ -371,7 +371,7 @@ async def test_a_purge_that_fails_first_reports_that_nothing_was_done() -> None:
 async def test_a_token_is_not_used_for_longer_than_dynamodb_remembers_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(table, "MAX_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(table_client, "MAX_RETRY_SECONDS", 0.0)
     async with through_proxy() as (storage, proxy):
         proxy.fail("TransactWriteItems", Loss.ANSWER)
         with pytest.raises(OutcomeUnknown):

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from perdure.storage import Accepted, Committed, Delete, Guard, Insert, Storage, migrate_storage, open_storage
-from perdure.storage.dynamodb import consistency_check, counters
+from perdure.storage.dynamodb import consistency_repair, counters
 from perdure.storage.dynamodb.items import MAX_INLINE_BODY_BYTES, ExpiredRecord, total_key
 from perdure.storage.dynamodb.location import parse_url
 from perdure.storage.dynamodb.purge import MAX_PURGED_PER_TRANSACTION, purge_expired
-from perdure.storage.dynamodb.table import ALL_ATTRIBUTES, RECORD_PROJECTION, Table
+from perdure.storage.dynamodb.table_client import ALL_ATTRIBUTES, RECORD_PROJECTION, Table
 from perdure.storage.dynamodb.transaction import Transaction
 from perdure.storage.errors import StorageBusy
 from perdure.storage.kit.sample_records import (
@@ -93,7 +93,7 @@ async def test_a_counter_that_was_removed_and_made_again_meanwhile_is_not_remove
             for key in ("k1", "k2"):
                 await insert_each(table.theirs, make_record(key, tag="t"))
 
-        once_after(monkeypatch, consistency_check, "scan_table", start_again)
+        once_after(monkeypatch, consistency_repair, "scan_table", start_again)
         await table.ours.maintain()
         assert dict(await table.ours.counts(SPACE, PARTITION, now=NOW)) == {"t": 2}
         assert (await table.ours.maintain()).findings == ()

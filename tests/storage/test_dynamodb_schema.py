@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from perdure.storage import Insert, migrate_storage, open_storage
-from perdure.storage.dynamodb import schema
+from perdure.storage.dynamodb import table_setup
 from perdure.storage.dynamodb.items import FORMAT_KEY, FORMAT_VERSION
 from perdure.storage.dynamodb.location import parse_url
-from perdure.storage.dynamodb.schema import TTL_ATTRIBUTE, table_definition
+from perdure.storage.dynamodb.table_setup import TTL_ATTRIBUTE, table_definition
 from perdure.storage.errors import (
     CannotOpen,
     ForeignStorage,
@@ -139,7 +139,7 @@ async def test_a_table_that_is_being_deleted_is_waited_for_and_made_again() -> N
 
 
 async def test_a_table_that_never_comes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema, "MAX_CREATE_SECONDS", 0.0)
+    monkeypatch.setattr(table_setup, "MAX_CREATE_SECONDS", 0.0)
     async with proxy_to(servers.dynoxide().port) as proxy:
         proxy.rule = lambda operation, _: GOING if operation == "DescribeTable" else None
         with pytest.raises(CannotOpen, match="DELETING"):

@@ -33,7 +33,7 @@ from perdure.storage import (
 )
 from perdure.storage.kit import CHECKS, ContractViolation, Factory, Subject, run
 from perdure.storage.kit.state_machine import state_machine
-from perdure.storage.record import Accepted, ChangeResult, Conflict, Kept, Missing
+from perdure.storage.records_and_changes import Accepted, ChangeResult, Conflict, Kept, Missing
 from perdure.storage.watch import WatchRegistry
 
 from ..markers import row
@@ -359,7 +359,7 @@ MACHINE_CATCHES = [
 async def test_the_kit_catches_a_broken_engine(
     engine: type[ReferenceEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.storage.kit.suite.WAKE_TIMEOUT", 0.2)
+    monkeypatch.setattr("perdure.storage.kit.check_runner.WAKE_TIMEOUT", 0.2)
     for check in CHECKS:
         report = await run(subject_of(engine), [check])
         if report.failed:

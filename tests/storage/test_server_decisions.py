@@ -10,7 +10,7 @@ import pytest
 from perdure.storage import Accepted, Committed, Conflict, Insert, Refused, Storage, open_storage
 from perdure.storage.errors import StorageFailed
 from perdure.storage.kit.sample_records import NOW, PARTITION, insert_each, make_record
-from perdure.storage.record import RecordState, check_server_decision
+from perdure.storage.records_and_changes import RecordState, check_server_decision
 from perdure.storage.redis import scripts
 
 from .. import servers

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from msgspec import UNSET, Raw, UnsetType
 
-from perdure.storage.time_units import SECOND
+from perdure.storage.time_types import SECOND
 from perdure.tasks import Attempt, Json, TaskStore, attempt_history
 from perdure.tasks.attempt_history import MAX_ATTEMPTS_KEPT, MAX_REASON_CHARACTERS
 from perdure.tasks.canonical_json import encode_checked
-from perdure.tasks.task_snapshot import BOOKKEEPING_RESERVE_BYTES
+from perdure.tasks.stored_task import BOOKKEEPING_RESERVE_BYTES
 
 from .. import task_edits
 from .samples import ANA, CALL, START, Clock, json_values

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from perdure.storage.kit import Subject
-from perdure.storage.time_units import SECOND
+from perdure.storage.time_types import SECOND
 from perdure.tasks import InputKind, InputRequest, Json, Snapshot, Status, TaskStore
 from perdure.tasks.errors import InputKeyReused, InvalidValue, LimitExceeded, MalformedAnswer
 from perdure.tasks.inputs import ElicitationAnswer, Root, RootsAnswer, SamplingAnswer

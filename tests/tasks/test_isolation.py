@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from perdure.storage.kit import Subject
-from perdure.storage.time_units import DAY
+from perdure.storage.time_types import DAY
 from perdure.tasks import NewTask, Owner, Snapshot, Status, StoreConfig, TaskStore
 from perdure.tasks.errors import AuthenticationRequired, InvalidValue, NotFound, QuotaExceeded
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from perdure.storage import MAX_PAGE_BYTES, Address, Insert, Position, Record, Space, Storage
 from perdure.storage.kit import Subject
 from perdure.storage.memory import MemoryEngine
-from perdure.storage.time_units import DAY, SECOND
+from perdure.storage.time_types import DAY, SECOND
 from perdure.tasks import NewTask, Owner, Status, StoreConfig, Success, TaskFilter, TaskStore
 from perdure.tasks.errors import CorruptRecord, InvalidCursor, InvalidValue
 from perdure.tasks.listing import page_of_tags
 from perdure.tasks.owner import partition_of
-from perdure.tasks.task_snapshot import TASKS
+from perdure.tasks.stored_task import TASKS
 
 from .. import task_edits
 from ..markers import once, row

@@ -16,12 +16,12 @@ from perdure.storage.body_format import BodyFormat
 from perdure.storage.errors import NewerFormat
 from perdure.storage.kit import Subject
 from perdure.storage.quarantine import CORRUPT_TAG
-from perdure.storage.time_units import HOUR
+from perdure.storage.time_types import HOUR
 from perdure.tasks import InputKind, InputRequest, Json, Snapshot, Status, Success, TaskRecord, TaskStore
 from perdure.tasks.errors import CorruptRecord
 from perdure.tasks.idempotency import IDEMPOTENCY_KEYS
+from perdure.tasks.stored_task import TASKS
 from perdure.tasks.task_record import decode_task, encode_task
-from perdure.tasks.task_snapshot import TASKS
 
 from .. import task_edits
 from ..markers import row

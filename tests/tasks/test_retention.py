@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.storage.kit import Subject
-from perdure.storage.time_units import DAY, HOUR
+from perdure.storage.time_types import DAY, HOUR
 from perdure.tasks import (
     Failure,
     NewTask,
@@ -17,7 +17,7 @@ from perdure.tasks import (
     TaskRecord,
     TaskStore,
     edits,
-    retention,
+    expiry_and_deadlines,
 )
 from perdure.tasks.errors import InvalidValue, LimitExceeded, NotFound
 from perdure.tasks.task_record import new_task_id
@@ -156,7 +156,9 @@ def test_the_ttl_that_clients_see_is_ahead_of_every_started_task(ttl: int, momen
     config, now = StoreConfig(), START
     new = NewTask(method="m", ttl_ms=ttl, function="work")
     task = edits.create(new, owner=ANA, task_id=new_task_id(), now=now, config=config)
-    assert retention.client_ttl_ms(task, now + HOUR) == ttl  # it has not been started, and expires then
+    assert (
+        expiry_and_deadlines.client_ttl_ms(task, now + HOUR) == ttl
+    )  # it has not been started, and expires then
     shown = ttl
     for moment in moments:
         task = edits.claim(task, now=now)
@@ -165,14 +167,14 @@ def test_the_ttl_that_clients_see_is_ahead_of_every_started_task(ttl: int, momen
         task = edits.release(task, now=now, config=config)
         shown = assert_ahead(task, now, shown)
     done = edits.finish(task, Success.of(1), now=now, config=config)
-    expires = retention.expires_at(done)
+    expires = expiry_and_deadlines.expires_at(done)
     assert expires is not None
-    assert expires <= START + (retention.client_ttl_ms(done, now) or 0) * MS < expires + MS
+    assert expires <= START + (expiry_and_deadlines.client_ttl_ms(done, now) or 0) * MS < expires + MS
     assert expires >= START + shown * MS  # a client that plans by what it was shown finds the result
 
 
 def assert_ahead(task: TaskRecord, now: int, shown: int) -> int:
-    ttl = retention.client_ttl_ms(task, now)
+    ttl = expiry_and_deadlines.client_ttl_ms(task, now)
     assert ttl is not None
     assert task.ttl_ms is not None
     assert now + task.ttl_ms * MS <= START + ttl * MS < now + 2 * task.ttl_ms * MS

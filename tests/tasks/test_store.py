@@ -11,7 +11,7 @@ from hypothesis import given
 from perdure.storage import Address, Record, Storage
 from perdure.storage.kit import Subject
 from perdure.storage.memory import MemoryEngine
-from perdure.storage.time_units import HOUR, SECOND
+from perdure.storage.time_types import HOUR, SECOND
 from perdure.tasks import (
     Failure,
     InputKind,

@@ -15,7 +15,7 @@ from perdure.feeds import (
     Profile,
     transitions,
 )
-from perdure.storage.time_units import MINUTE
+from perdure.storage.time_types import MINUTE
 
 TITLE = "What lasts: notes on durable execution"
 URL = "https://example.org/what-lasts"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.operating import Bucket
-from perdure.storage.time_units import SECOND
+from perdure.storage.time_types import SECOND
 from perdure.tasks import Status
 from perdure.web.charts import (
     MAX_COARSE_SAMPLES,

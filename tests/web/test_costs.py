@@ -14,9 +14,9 @@ from perdure.feeds import FeedStore
 from perdure.operating import Operator, TaskDetail
 from perdure.storage import Micros, PageRequest, Record, Space, Storage
 from perdure.storage.memory import MemoryEngine
-from perdure.storage.time_units import HOUR
+from perdure.storage.time_types import HOUR
 from perdure.tasks import NewTask, Owner, TaskStore
-from perdure.tasks.task_snapshot import TASKS
+from perdure.tasks.stored_task import TASKS
 from perdure.web import Dashboard, cache, feeds, live, tasks
 from perdure.web.cache import CachedQuery
 from perdure.web.live import PageFragments

@@ -17,7 +17,7 @@ from perdure.storage import Space, Storage, Watch
 from perdure.storage.errors import StorageUnavailable
 from perdure.storage.memory import MemoryEngine
 from perdure.tasks import NewTask, Owner, TaskStore
-from perdure.tasks.task_snapshot import TASKS
+from perdure.tasks.stored_task import TASKS
 from perdure.web import Dashboard, tasks
 from perdure.web import live as live_module
 from perdure.web.live import LiveUpdates, PageFragments

@@ -14,7 +14,7 @@ from perdure.feeds import FeedStore
 from perdure.feeds.item import ITEMS
 from perdure.storage import Committed, Micros, Space, Storage
 from perdure.storage.memory import MemoryEngine
-from perdure.storage.time_units import HOUR
+from perdure.storage.time_types import HOUR
 from perdure.tasks import InputKind, InputRequest, NewTask, Status, StoreConfig, Success, TaskStore
 from perdure.tasks.inputs import ElicitationAnswer
 from perdure.web import Dashboard

@@ -7,10 +7,10 @@ class `Feeds` in `api`. To understand the implementation, read `watermark_and_ga
 """
 
 from .account import Account, AccountStatus, Gap
-from .account_audit import AuditReport, audit_account
 from .api import Feeds
 from .api_types import FeedSummary, summarize
 from .item import Item, Link
+from .item_audit import AuditReport, audit_account
 from .link_ranking import LinkIndex, Ranking, SharedLink
 from .poll import PolledElsewhere, PollFailed, PollOutcome, PollSkipped, PollSucceeded
 from .poller import CycleStats, Poller

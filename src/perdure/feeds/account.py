@@ -15,7 +15,7 @@ import msgspec
 from ..storage import Address, Insert, Micros, Record, Replace, Space
 from ..storage.body_format import FORMAT_FIELD, BodyFormat
 from ..storage.errors import StorageCorrupt
-from ..storage.time_units import Interval, Timestamp
+from ..storage.time_types import Interval, Timestamp
 from .errors import CorruptFeedRecord
 
 ACCOUNTS = Space("accounts")

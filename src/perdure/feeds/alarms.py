@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias, get_args
 import msgspec
 
 from ..storage import Micros
-from ..storage.time_units import MINUTE
+from ..storage.time_types import MINUTE
 from .account import Account, AccountStatus
 
 log = logging.getLogger("perdure.feeds")

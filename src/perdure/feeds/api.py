@@ -22,10 +22,9 @@ import anyio
 from msgspec.structs import replace
 
 from ..storage import Micros, Position, open_storage
-from ..storage.time_units import HOUR
+from ..storage.time_types import HOUR
 from . import transitions, watermark_and_gaps
 from .account import ACCOUNTS, POLLS, Account, AccountStatus
-from .account_audit import audit_account
 from .account_names import find_profiles, is_account_name, normalize_account_name, parse_account_name
 from .alarms import OnAlarm, log_alarm
 from .api_types import (
@@ -57,6 +56,7 @@ from .errors import (
 )
 from .follow_list_sync import add_account, is_pruned, sync_follow_list
 from .item import ItemKind
+from .item_audit import audit_account
 from .lease import LEASE_DURATION
 from .link_ranking import LinkIndex
 from .poll import PollFailed, PollSkipped, PollSucceeded

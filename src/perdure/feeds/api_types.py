@@ -8,11 +8,11 @@ import msgspec
 from msgspec.structs import replace
 
 from ..storage import Micros, Position
-from ..storage.time_units import Timestamp
+from ..storage.time_types import Timestamp
 from .account import Account, AccountStatus
-from .account_audit import AuditReport
 from .alarms import Alarm, find_alarms
 from .item import Item
+from .item_audit import AuditReport
 from .link_ranking import SharedLink
 from .poll import PollSucceeded
 

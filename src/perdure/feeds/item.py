@@ -13,7 +13,7 @@ from ..storage import Record, Space
 from ..storage.body_format import FORMAT_FIELD, BodyFormat
 from ..storage.errors import StorageCorrupt
 from ..storage.limits import MAX_INTEGER, MAX_KEY_BYTES
-from ..storage.time_units import Timestamp
+from ..storage.time_types import Timestamp
 from .errors import CorruptFeedRecord
 
 ITEMS = Space("items")

@@ -17,7 +17,7 @@ import anyio
 
 from ..storage import Change, Micros
 from ..storage.errors import NewerFormat, StorageError
-from ..storage.time_units import MINUTE
+from ..storage.time_types import MINUTE
 from . import transitions
 from .account import Account, Lease, StoredAccount
 from .errors import AccountLeaseLost, PollInProgress, UnknownAccount

@@ -18,7 +18,7 @@ import msgspec
 from ..storage import Address, Committed, Insert, Micros, Position, Record, Replace, Space, Storage
 from ..storage.body_format import FORMAT_FIELD, BodyFormat
 from ..storage.errors import NewerFormat, StorageCorrupt
-from ..storage.time_units import DAY, HOUR, MINUTE
+from ..storage.time_types import DAY, HOUR, MINUTE
 from .errors import CorruptFeedRecord
 
 log = logging.getLogger("perdure.feeds")

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from ..storage import Micros
-from ..storage.time_units import DAY, HOUR
-from .link_summary import LinkRow, LinkSummary, summarize_all
+from ..storage.time_types import DAY, HOUR
+from .hourly_link_summary import LinkRow, LinkSummary, summarize_all
 from .link_summary_store import SummaryReader, Window
 from .store import FeedStore
 

@@ -26,7 +26,7 @@ from ..storage import Micros
 from ..storage.batcher import batched
 from ..storage.errors import NewerFormat, StorageError
 from ..storage.limits import MAX_PAGE_RECORDS
-from ..storage.time_units import MINUTE
+from ..storage.time_types import MINUTE
 from . import transitions
 from .account import Account, AccountStatus, StoredAccount
 from .alarms import AlarmWatch, OnAlarm, find_alarms, log_alarm

@@ -17,7 +17,7 @@ from typing import TypeAlias, TypeVar
 import anyio
 
 from ..storage import Micros
-from ..storage.time_units import HOUR, MINUTE, SECOND, system_clock
+from ..storage.time_types import HOUR, MINUTE, SECOND, system_clock
 from .errors import RateLimited, SourceUnavailable
 from .settings import PollSettings
 

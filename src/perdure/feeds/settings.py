@@ -11,7 +11,7 @@ from typing import cast
 import msgspec
 
 from ..storage import Micros
-from ..storage.time_units import HOUR, MINUTE
+from ..storage.time_types import HOUR, MINUTE
 from .errors import InvalidSettings
 
 _BOUNDS: dict[str, tuple[float, float]] = {

@@ -27,7 +27,7 @@ from ..storage.batcher import batched
 from ..storage.errors import NewerFormat, PerdureError, StorageCorrupt
 from ..storage.limits import MAX_PAGE_RECORDS
 from ..storage.quarantine import CORRUPT_TAG
-from ..storage.time_units import system_clock
+from ..storage.time_types import system_clock
 from .account import ACCOUNTS, POLLS, Account, AccountStatus, StoredAccount, account_address, insertion
 from .errors import AmbiguousHandle, CorruptFeedRecord, EditConflict, UnknownAccount
 from .item import ITEMS, Item, ItemKind, item_record, parse_item

@@ -13,7 +13,7 @@ from random import uniform
 from msgspec.structs import replace
 
 from ..storage import Micros
-from ..storage.time_units import HOUR, MINUTE
+from ..storage.time_types import HOUR, MINUTE
 from .account import MANUAL_ORIGIN, Account, AccountStatus, Lease
 from .errors import AccountUnavailable, FeedError, InvalidActor
 from .item import Item

@@ -23,7 +23,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ..storage import Micros
-from ..storage.time_units import MINUTE
+from ..storage.time_types import MINUTE
 from .account import Account, Gap
 from .settings import PollSettings
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UnsetType
 
 from ..storage import Micros
-from ..tasks import Failure, Json, Status, Success, TaskRecord, retention
+from ..tasks import Failure, Json, Status, Success, TaskRecord, expiry_and_deadlines
 from ..tasks.inputs import Input
 from .polling import advised_interval
 from .protocol import PROGRESS, RELATED_TASK, VARIABLES, Wire
@@ -44,7 +44,7 @@ def detailed(task: TaskRecord, now: Micros) -> Wire:
 def _modern(task: TaskRecord, now: Micros) -> Wire:
     return {
         **_common(task),
-        "ttlMs": retention.client_ttl_ms(task, now),
+        "ttlMs": expiry_and_deadlines.client_ttl_ms(task, now),
         "pollIntervalMs": advised_interval(task, now),
     }
 
@@ -78,7 +78,7 @@ def core(task: TaskRecord, now: Micros) -> Wire:
 
     Here, and not in 2026-07-28, a call whose result reports an error has failed.
     """
-    ttl = retention.client_ttl_ms(task, now)
+    ttl = expiry_and_deadlines.client_ttl_ms(task, now)
     shape = {**_common(task), "ttl": ttl, "pollInterval": advised_interval(task, now)}
     if task.is_error:
         shape["status"] = Status.FAILED.value

@@ -10,8 +10,8 @@ from ..storage import Micros, Position, Record, Space, Storage, Tag, is_last_pag
 from ..tasks import Owner, Snapshot
 from ..tasks.errors import InvalidCursor, NotFound
 from ..tasks.owner import partition_of
+from ..tasks.stored_task import TASKS, task_address
 from ..tasks.task_record import TaskId, is_task_id
-from ..tasks.task_snapshot import TASKS, task_address
 from .errors import AmbiguousId, IdTooShort
 from .locators import Sealer
 from .views import NewerTask, TaskSummary

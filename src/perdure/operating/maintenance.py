@@ -21,10 +21,10 @@ from ..storage import Delete, Insert, Micros, Record, Space, Storage, open_stora
 from ..storage.copy import COPIES, ProgressCallback, copy_records
 from ..storage.errors import NewerFormat
 from ..storage.quarantine import Inspection, inspect
-from ..storage.time_units import MINUTE, system_clock, to_seconds
+from ..storage.time_types import MINUTE, system_clock, to_seconds
 from ..tasks.idempotency import IDEMPOTENCY_KEYS, decode_task_id
 from ..tasks.secret_key import CURSOR_KEY, LOCATOR_KEY, SETTINGS, decode_key
-from ..tasks.task_snapshot import LEASES, TASKS, Snapshot
+from ..tasks.stored_task import LEASES, TASKS, Snapshot
 from .errors import MaintenanceError
 from .listing import iterate_records
 

@@ -13,15 +13,15 @@ from msgspec.structs import replace
 from ..runtime import Functions, Runtime
 from ..runtime.lease import HELD
 from ..storage import Micros, Storage
-from ..storage.time_units import HOUR, system_clock
+from ..storage.time_types import HOUR, system_clock
 from ..tasks import Snapshot, Status, StoreConfig, TaskRecord, TaskStore, edits
 from ..tasks.canonical_json import JsonLike
 from ..tasks.errors import NotFound
 from ..tasks.lifecycle import ACTIVE_STATUSES
 from ..tasks.listing import DEFAULT_PAGE_SIZE, scan_tasks
 from ..tasks.secret_key import LOCATOR_KEY, load_key
+from ..tasks.stored_task import LEASES, TASKS, lease_address, task_address
 from ..tasks.task_record import is_task_id
-from ..tasks.task_snapshot import LEASES, TASKS, lease_address, task_address
 from . import listing, stats
 from .errors import NoOpenQuestion
 from .listing import TaskSummaryPage

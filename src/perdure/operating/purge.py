@@ -9,7 +9,7 @@ import msgspec
 from ..storage import Micros
 from ..tasks import Snapshot, TaskStore
 from ..tasks.listing import read_task
-from ..tasks.task_snapshot import TASKS
+from ..tasks.stored_task import TASKS
 from .listing import iterate_records
 from .stats import FINISHED_STATUSES, count_expired
 from .views import TAGS

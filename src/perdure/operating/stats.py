@@ -11,11 +11,11 @@ import msgspec
 
 from ..storage import Micros, Position, Storage, Tag, is_last_page
 from ..storage.body_format import FORMAT_FIELD
-from ..storage.time_units import Interval, Timestamp
+from ..storage.time_types import Interval, Timestamp
 from ..tasks import Snapshot, Status
 from ..tasks.listing import read_task
+from ..tasks.stored_task import TASKS
 from ..tasks.task_record import TASK_FORMAT
-from ..tasks.task_snapshot import TASKS
 from .listing import iterate_records
 from .views import TAGS, ClaimSummary, TaskSummary
 

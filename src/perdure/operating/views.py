@@ -14,7 +14,7 @@ from msgspec import UnsetType
 from ..runtime import lease as leases
 from ..storage import Micros, Record, Tag
 from ..storage.errors import NewerFormat
-from ..storage.time_units import Interval, Timestamp
+from ..storage.time_types import Interval, Timestamp
 from ..tasks import (
     Attempt,
     Failure,
@@ -29,8 +29,8 @@ from ..tasks import (
 )
 from ..tasks.inputs import Input
 from ..tasks.owner import OwnerKind
+from ..tasks.stored_task import COMPLETED_WITH_ERROR
 from ..tasks.task_record import headline
-from ..tasks.task_snapshot import COMPLETED_WITH_ERROR
 
 TAGS: dict[Status, tuple[Tag, ...]] = {
     **{status: (status.value,) for status in Status},

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from typing import TypeVar, overload
 
 from ..storage import Storage, open_storage
-from ..storage.time_units import Duration, to_seconds
+from ..storage.time_types import Duration, to_seconds
 from ..tasks import StoreConfig, TaskStore
 from .config import RuntimeConfig
 from .executor import Executor

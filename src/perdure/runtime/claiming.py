@@ -11,10 +11,10 @@ from contextlib import suppress
 from ..storage import Change, Micros, Record
 from ..storage.errors import StorageFailed
 from ..storage.quarantine import quarantine
-from ..tasks import Snapshot, StoreConfig, TaskRecord, TaskStore, edits, retention
+from ..tasks import Snapshot, StoreConfig, TaskRecord, TaskStore, edits, expiry_and_deadlines
 from ..tasks.errors import ClaimLost, ConcurrentModification, CorruptRecord, NotFound
 from ..tasks.store import Edit
-from ..tasks.task_snapshot import lease_address
+from ..tasks.stored_task import lease_address
 from . import lease as leases
 from . import telemetry
 from .config import RuntimeConfig
@@ -49,7 +49,7 @@ class Claimer:
         if snapshot is None:
             raise NotFound
         with telemetry.claiming(snapshot.task):
-            if not retention.is_started(snapshot.task):  # then there is no lease to take over
+            if not expiry_and_deadlines.is_started(snapshot.task):  # then there is no lease to take over
                 with suppress(ClaimLost):
                     return await self._claim(snapshot, function, None)
             before = await self._store.storage.get(lease_address(snapshot.record), now=self._store.clock())

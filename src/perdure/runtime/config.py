@@ -7,7 +7,7 @@ from math import isfinite
 
 import msgspec
 
-from ..storage.time_units import Duration, to_seconds
+from ..storage.time_types import Duration, to_seconds
 from ..tasks.errors import InvalidValue
 
 

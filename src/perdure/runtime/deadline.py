@@ -12,12 +12,12 @@ from random import uniform
 
 from ..storage import Position, Record
 from ..storage.errors import NewerFormat
-from ..storage.time_units import to_seconds
-from ..tasks import Snapshot, Status, StoreConfig, TaskRecord, TaskStore, retention
+from ..storage.time_types import to_seconds
+from ..tasks import Snapshot, Status, StoreConfig, TaskRecord, TaskStore, expiry_and_deadlines
 from ..tasks.edits import DEADLINE_LANE
 from ..tasks.errors import ClaimLost, ConcurrentModification
 from ..tasks.store import Edit
-from ..tasks.task_snapshot import TASKS, lease_address
+from ..tasks.stored_task import TASKS, lease_address
 from . import lease as leases
 from . import telemetry
 from .claiming import REFUSED, read_or_quarantine
@@ -68,7 +68,7 @@ class Deadlines:
     async def _oldest(self, status: Status, after: Position | None) -> list[Record]:
         now = self._store.clock()
         records = await self._store.storage.page(TASKS, tag=status.value, after=after, limit=BATCH, now=now)
-        return [record for record in records if record.order + retention.ABANDONED_AFTER <= now]
+        return [record for record in records if record.order + expiry_and_deadlines.ABANDONED_AFTER <= now]
 
     async def _end(self, record: Record, edit: Edit) -> None:
         try:

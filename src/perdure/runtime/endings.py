@@ -14,7 +14,17 @@ import msgspec
 
 from ..storage import Micros
 from ..storage.errors import PerdureError
-from ..tasks import Failure, InputRequest, Outcome, StoreConfig, Success, TaskRecord, edits, inputs, retention
+from ..tasks import (
+    Failure,
+    InputRequest,
+    Outcome,
+    StoreConfig,
+    Success,
+    TaskRecord,
+    edits,
+    expiry_and_deadlines,
+    inputs,
+)
 from ..tasks.edits import AttemptEnd
 from ..tasks.errors import InvalidValue
 from ..tasks.store import Edit
@@ -217,15 +227,15 @@ def refusal_to_start(function: Function, task: TaskRecord, now: Micros) -> Failu
 
 def expiry_of(task: TaskRecord, now: Micros) -> Failure | None:
     """Return the failure of a released task that no worker has started again for too long."""
-    if not retention.is_abandoned(task, now):
+    if not expiry_and_deadlines.is_abandoned(task, now):
         return None
-    days = retention.ABANDONED_AFTER // 86_400_000_000
+    days = expiry_and_deadlines.ABANDONED_AFTER // 86_400_000_000
     return Reason.EXPIRED.failure(f"the task expired: no worker started it again for {days} days")
 
 
 def end_unanswered(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
     """Fail a task that has a question past its deadline."""
-    if not retention.is_past_deadline(task, now):
+    if not expiry_and_deadlines.is_past_deadline(task, now):
         return task
     return end_task(task, Reason.INPUT_DEADLINE.failure("a question was not answered in time"), now, config)
 

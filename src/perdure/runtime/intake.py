@@ -18,11 +18,11 @@ import anyio
 from ..storage import Address, Record
 from ..storage.errors import NewerFormat
 from ..storage.limits import MAX_PAGE_RECORDS
-from ..storage.time_units import to_seconds
+from ..storage.time_types import to_seconds
 from ..tasks import TaskStore
 from ..tasks.edits import lane_of
 from ..tasks.errors import TaskError
-from ..tasks.task_snapshot import TASKS
+from ..tasks.stored_task import TASKS
 from .claiming import REFUSED, Claimer
 from .config import RuntimeConfig
 from .executor import Job

@@ -15,7 +15,7 @@ from ..storage import Address, Delete, Insert, Micros, Record, Replace
 from ..storage.body_format import FORMAT_FIELD, BodyFormat
 from ..storage.errors import NewerFormat, StorageCorrupt
 from ..tasks import Snapshot
-from ..tasks.task_snapshot import LEASE_FORMAT, LEASES, TASKS
+from ..tasks.stored_task import LEASE_FORMAT, LEASES, TASKS
 
 EXPIRING = "leases"
 """The lane in which held leases wait for their end."""

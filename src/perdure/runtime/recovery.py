@@ -14,7 +14,7 @@ from random import shuffle, uniform
 
 from ..storage import Address, Delete, Micros, Record, Storage
 from ..storage.errors import NewerFormat
-from ..storage.time_units import to_seconds
+from ..storage.time_types import to_seconds
 from ..tasks import Snapshot, TaskStore
 from ..tasks.edits import AttemptEnd
 from ..tasks.errors import TaskError

@@ -16,8 +16,8 @@ from random import uniform
 from typing import cast
 
 from ..storage.errors import StorageError
-from ..storage.time_units import to_seconds
-from ..tasks import InputRequest, Snapshot, Status, StoreConfig, TaskStore, retention
+from ..storage.time_types import to_seconds
+from ..tasks import InputRequest, Snapshot, Status, StoreConfig, TaskStore, expiry_and_deadlines
 from ..tasks.errors import ClaimLost
 from ..tasks.inputs import Input, check_repeated
 from ..tasks.store import Edit
@@ -309,7 +309,7 @@ class Run:
     async def _until_changed_or_overdue(self) -> None:
         """Return when there is news of the task; stop the run if a question is past its deadline."""
         self._news.clear()
-        deadline = retention.question_deadline(self.snapshot.task)
+        deadline = expiry_and_deadlines.question_deadline(self.snapshot.task)
         left = inf if deadline is None else (deadline - self._store.clock()) / 1_000_000
         with suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, min(left, to_seconds(self._config.queue_poll_interval)))):
@@ -321,7 +321,7 @@ class Run:
 
     @property
     def _is_unanswered(self) -> bool:
-        return retention.is_past_deadline(self.snapshot.task, self._store.clock())
+        return expiry_and_deadlines.is_past_deadline(self.snapshot.task, self._store.clock())
 
     async def _refresh(self) -> None:
         try:

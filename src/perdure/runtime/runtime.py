@@ -9,11 +9,11 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from msgspec import UNSET, UnsetType
 
 from ..storage.errors import OutcomeUnknown
-from ..storage.time_units import Duration, to_milliseconds, to_seconds
+from ..storage.time_types import Duration, to_milliseconds, to_seconds
 from ..tasks import NewTask, Owner, Snapshot, Status, TaskStore, edits
 from ..tasks.canonical_json import JsonLike
 from ..tasks.lifecycle import ACTIVE_STATUSES
-from ..tasks.task_snapshot import LEASES, TASKS
+from ..tasks.stored_task import LEASES, TASKS
 from . import lease as leases
 from . import telemetry
 from .config import RuntimeConfig

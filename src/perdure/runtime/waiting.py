@@ -12,8 +12,8 @@ from ..storage.errors import StorageBusy, StorageUnavailable
 from ..tasks import Owner, Snapshot, TaskStore
 from ..tasks.errors import NotFound
 from ..tasks.owner import partition_of
+from ..tasks.stored_task import TASKS
 from ..tasks.task_record import is_task_id
-from ..tasks.task_snapshot import TASKS
 
 
 async def changed_within(watch: Watch, seconds: float) -> None:

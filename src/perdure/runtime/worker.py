@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from ..storage import Change, Micros, Record
 from ..storage.errors import StorageClosed, StorageError, StorageFailed
-from ..storage.time_units import to_seconds
+from ..storage.time_types import to_seconds
 from ..tasks import NewTask, Owner, Snapshot, TaskId, TaskStore, edits
 from . import lease as leases
 from . import telemetry

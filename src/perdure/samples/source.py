@@ -18,7 +18,7 @@ from ..feeds import FeedPage, FeedSource, Item, Link, Profile
 from ..feeds.errors import AccountUnavailable, CursorRejected
 from ..feeds.source import FollowSource, HintSource
 from ..storage import Micros
-from ..storage.time_units import MINUTE, system_clock
+from ..storage.time_types import MINUTE, system_clock
 
 DID_PREFIX = "did:example:"
 """The prefix of the ids of simulated accounts. The DID method `example` is reserved for examples."""

@@ -1,11 +1,11 @@
 """Storage of durable records. Every engine implements the same contract of seven methods, called verbs.
 
-To read the code, start with `record` (types), `contract` (promises) and `memory` (the simplest engine).
+To read the code, start with `records_and_changes` (types), `contract` (promises) and `memory` (an engine).
 """
 
 from .contract import Engine, MaintenanceReport, StorageInfo
-from .read_results import MAX_PAGE_BYTES, is_last_page
-from .record import (
+from .pages_and_damage import MAX_PAGE_BYTES, is_last_page
+from .records_and_changes import (
     Accepted,
     Address,
     Change,

@@ -75,7 +75,7 @@ from typing import ClassVar
 
 import msgspec
 
-from .record import (
+from .records_and_changes import (
     Address,
     Change,
     Committed,

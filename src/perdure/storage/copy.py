@@ -17,7 +17,7 @@ import msgspec
 from .body_format import FORMAT_FIELD, BodyFormat
 from .errors import CopyMismatch, StorageCorrupt, TargetNotEmpty
 from .limits import MAX_CHANGES, MAX_COMMIT_BYTES
-from .record import (
+from .records_and_changes import (
     Address,
     Change,
     Committed,

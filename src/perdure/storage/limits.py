@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Sized
 
 from .errors import InvalidArgument
-from .record import Change, Delete, Guard, Position, Record, Replace, Space
+from .records_and_changes import Change, Delete, Guard, Position, Record, Replace, Space
 
 MAX_ADDRESSES = 100
 MAX_CHANGES = 25

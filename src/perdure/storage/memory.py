@@ -13,8 +13,8 @@ from itertools import islice
 
 from .contract import Engine, MaintenanceReport, StorageInfo
 from .errors import CannotOpen
-from .read_results import page_of
-from .record import (
+from .pages_and_damage import page_of
+from .records_and_changes import (
     Address,
     Change,
     ChangeResult,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from .errors import NewerFormat, PerdureError
-from .record import Committed, Micros, Position, Record, Space
+from .records_and_changes import Committed, Micros, Position, Record, Space
 from .storage import Storage
 
 CORRUPT_TAG = "corrupt"

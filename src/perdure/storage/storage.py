@@ -24,7 +24,7 @@ from .limits import (
     check_space,
     check_text,
 )
-from .record import (
+from .records_and_changes import (
     Accepted,
     Address,
     Change,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Self, TypeAlias
 
 from .errors import StorageClosed
-from .record import Address, Space
+from .records_and_changes import Address, Space
 
 _WatchScope: TypeAlias = tuple[Space, str | None, str | None]
 

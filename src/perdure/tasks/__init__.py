@@ -12,8 +12,8 @@ from .lifecycle import Status
 from .listing import TaskFilter, TaskPage
 from .owner import Owner
 from .store import PurgeResult, TaskStore
+from .stored_task import Snapshot
 from .task_record import Failure, Outcome, Progress, Success, TaskId, TaskRecord
-from .task_snapshot import Snapshot
 from .variables_and_checkpoint import Variables
 
 __all__ = [

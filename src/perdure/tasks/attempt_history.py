@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Raw, UnsetType
 
-from ..storage.record import Micros
-from ..storage.time_units import Timestamp
+from ..storage.records_and_changes import Micros
+from ..storage.time_types import Timestamp
 from . import canonical_json
 
 MAX_ATTEMPTS_KEPT = 10

@@ -8,7 +8,7 @@ from math import isfinite
 import msgspec
 
 from ..storage.limits import MAX_COMMIT_BYTES, MAX_INTEGER, MAX_KEY_BYTES
-from ..storage.time_units import Duration, to_milliseconds, to_seconds
+from ..storage.time_types import Duration, to_milliseconds, to_seconds
 from .canonical_json import MAX_DEPTH
 from .errors import InvalidValue
 

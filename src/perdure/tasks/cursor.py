@@ -12,7 +12,7 @@ from hashlib import sha256
 
 import msgspec
 
-from ..storage.record import Position
+from ..storage.records_and_changes import Position
 from . import canonical_json
 from .errors import InvalidCursor
 

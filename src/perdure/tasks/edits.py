@@ -14,8 +14,8 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from ..storage.limits import MAX_LANE_BYTES
-from ..storage.record import Micros
-from . import attempt_history, canonical_json, inputs, retention
+from ..storage.records_and_changes import Micros
+from . import attempt_history, canonical_json, expiry_and_deadlines, inputs
 from .canonical_json import JsonLike, check_integer, check_name, check_size, check_text
 from .config import MAX_TTL_MS, StoreConfig, check_poll_interval
 from .errors import InvalidValue, LimitExceeded
@@ -301,7 +301,7 @@ def timer(task: TaskRecord) -> tuple[str, Micros] | tuple[None, None]:
     if task.is_claimed or task.is_terminal:
         return None, None
     if task.status is Status.INPUT_REQUIRED:
-        deadline = retention.question_deadline(task)
+        deadline = expiry_and_deadlines.question_deadline(task)
         return (None, None) if deadline is None else (DEADLINE_LANE, deadline)
     if task.function is None:
         return None, None

@@ -12,7 +12,7 @@ import time
 
 from ..storage import Micros, Storage
 from .lifecycle import ACTIVE_STATUSES
-from .task_snapshot import TASKS
+from .stored_task import TASKS
 
 
 class GlobalTaskLimit:

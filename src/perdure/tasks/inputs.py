@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from ..storage.record import Micros
+from ..storage.records_and_changes import Micros
 from . import canonical_json
 from .canonical_json import Json, JsonLike, check_name
 from .config import MAX_TTL_MS, StoreConfig

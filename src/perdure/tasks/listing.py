@@ -23,8 +23,8 @@ from .canonical_json import check_text
 from .cursor import CursorScope, decode_cursor, encode_cursor
 from .errors import CorruptRecord, InvalidValue
 from .lifecycle import Status
+from .stored_task import TASKS, Snapshot, tags_of
 from .task_record import TaskRecord
-from .task_snapshot import TASKS, Snapshot, tags_of
 
 DEFAULT_PAGE_SIZE = 50
 MAX_PAGE_SIZE = 200

@@ -31,7 +31,7 @@ from ..storage import (
     Storage,
 )
 from ..storage.body_format import check_number
-from ..storage.time_units import system_clock
+from ..storage.time_types import system_clock
 from . import edits, idempotency
 from .canonical_json import JsonLike
 from .config import StoreConfig
@@ -51,8 +51,8 @@ from .lifecycle import ACTIVE_STATUSES
 from .listing import DEFAULT_PAGE_SIZE, TaskFilter, TaskPage, list_tasks
 from .owner import Owner, partition_of
 from .secret_key import CURSOR_KEY, load_key
+from .stored_task import LEASE_FORMAT, TASKS, Snapshot, lease_address, new_snapshot, task_address
 from .task_record import TaskId, TaskRecord, is_task_id, new_task_id
-from .task_snapshot import LEASE_FORMAT, TASKS, Snapshot, lease_address, new_snapshot, task_address
 
 T = TypeVar("T")
 

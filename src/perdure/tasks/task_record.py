@@ -14,7 +14,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from ..storage.body_format import FORMAT_FIELD, UNREADABLE, BodyFormat
 from ..storage.errors import NewerFormat, StorageCorrupt
-from ..storage.record import Micros
+from ..storage.records_and_changes import Micros
 from . import canonical_json
 from .attempt_history import Attempt, decode_attempts
 from .canonical_json import Json, JsonLike, check_canonical, check_integer, check_text

@@ -18,7 +18,7 @@ from ..operating import Bucket
 from ..operating.stats import FINISHED_STATUSES
 from ..storage import Micros
 from ..storage.errors import StorageClosed, StorageError
-from ..storage.time_units import SECOND
+from ..storage.time_types import SECOND
 from ..tasks import Status
 
 log = logging.getLogger("perdure.web")

@@ -29,10 +29,10 @@ from ..operating import Operator
 from ..operating.access import LOOPBACK_HOSTS
 from ..storage import Micros, Storage
 from ..storage.errors import StorageError
-from ..storage.time_units import system_clock
+from ..storage.time_types import system_clock
 from ..tasks import StoreConfig
 from ..tasks.errors import TaskError
-from ..tasks.task_snapshot import TASKS
+from ..tasks.stored_task import TASKS
 from .charts import CountHistory
 from .feeds import FeedPages
 from .forms import Form, post_route

@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route
 from ..operating import Operator, TaskSummary, Throughput
 from ..operating.stats import group_by_worker
 from ..storage import Micros
-from ..storage.time_units import SECOND
+from ..storage.time_types import SECOND
 from ..tasks import Status
 from .cache import CachedQuery
 from .charts import CountHistory, chart_points

@@ -29,7 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..operating.access import MIN_TOKEN_LENGTH, is_loopback
 from ..storage import Micros
-from ..storage.time_units import DAY
+from ..storage.time_types import DAY
 
 BROWSER_COOKIE = "perdure_browser"
 SESSION_COOKIE = "perdure_session"

@@ -12,7 +12,7 @@ from perdure import Tasks
 from perdure.runtime import RuntimeConfig, Task
 from perdure.storage import Committed, Delete, Insert, Record, Space, Storage, open_storage
 from perdure.storage.errors import StorageError, StorageFull
-from perdure.storage.time_units import system_clock
+from perdure.storage.time_types import system_clock
 
 from ..raw_clients import Client2026, serving
 

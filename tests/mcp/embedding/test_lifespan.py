@@ -21,7 +21,7 @@ from perdure import Tasks
 from perdure.storage import Storage, open_storage
 from perdure.storage.errors import PerdureError, StorageClosed
 from perdure.tasks import StoreConfig, TaskStore
-from perdure.tasks.task_snapshot import TASKS
+from perdure.tasks.stored_task import TASKS
 
 from ...conditions import wait_until
 from ...markers import server

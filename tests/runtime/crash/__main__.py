@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from perdure.storage.time_units import to_seconds
+from perdure.storage.time_types import to_seconds
 
 from ... import servers
 from ...engines import FIVE

@@ -10,7 +10,7 @@ from perdure.runtime import Run, recovery
 from perdure.runtime import lease as leases
 from perdure.runtime.recovery import Recovery
 from perdure.runtime.settlement import Settlement
-from perdure.storage.time_units import HOUR
+from perdure.storage.time_types import HOUR
 from perdure.tasks.store import Edit
 
 

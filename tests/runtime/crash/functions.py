@@ -17,7 +17,7 @@ import anyio.from_thread
 import msgspec
 
 from perdure.runtime import Again, App, Failed, RuntimeConfig, Task
-from perdure.storage.time_units import to_seconds
+from perdure.storage.time_types import to_seconds
 from perdure.tasks import StoreConfig
 from perdure.tasks.canonical_json import JsonLike
 from perdure.tasks.config import DAY_SECONDS

@@ -16,9 +16,9 @@ import msgspec
 
 from perdure.runtime.lease import LEASES
 from perdure.storage import Insert, Record, Space, Storage, open_storage
-from perdure.storage.time_units import system_clock, to_seconds
+from perdure.storage.time_types import system_clock, to_seconds
 from perdure.tasks.lifecycle import ACTIVE_STATUSES
-from perdure.tasks.task_snapshot import TASKS
+from perdure.tasks.stored_task import TASKS
 
 from ...fork_server import DEVNULL, PIPE, ForkedProcess, spawn
 from ...storage.engines import new_url

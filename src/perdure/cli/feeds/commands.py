@@ -17,7 +17,7 @@ from ...feeds.api_types import AccountAudit, AccountSummary, ChangeReport
 from ...feeds.item import ItemKind
 from ...operating.times import iso
 from ...storage import storage_exists
-from ...storage.time_units import system_clock
+from ...storage.time_types import system_clock
 from ..errors import CommandError
 from ..options import CommonOptions, DryRunOption, VerboseOption, command, past_time, read_settings_file
 from ..output import configure_logging, one_line, print_json, print_message, print_result

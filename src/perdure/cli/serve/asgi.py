@@ -25,7 +25,7 @@ from ...mcp.refusals import not_set_up
 from ...operating.maintenance import measure_write
 from ...storage import Storage
 from ...storage.errors import StorageBusy, StorageError, StorageFull, StorageReadOnly, StorageUnavailable
-from ...tasks.task_snapshot import TASKS
+from ...tasks.stored_task import TASKS
 from ..errors import CommandError
 from ..options import read_settings_file
 from ..output import print_message

@@ -14,7 +14,7 @@ from typer import Argument, Option
 from ...operating import Operator, TaskChanges, TaskSummary, TaskSummaryPage
 from ...storage import open_storage
 from ...storage.errors import PerdureError
-from ...storage.time_units import SECOND, system_clock
+from ...storage.time_types import SECOND, system_clock
 from ...tasks import Status
 from ...tasks.errors import MalformedAnswer, NotFound
 from ..errors import CommandError

@@ -16,7 +16,7 @@ from rich.text import Text
 from ...operating import NewerTask, Stats, TaskChanges, TaskDetail, TaskSummary, outcome_json
 from ...operating.times import format_clock, format_duration, format_when, iso
 from ...storage import Micros
-from ...storage.time_units import SECOND
+from ...storage.time_types import SECOND
 from ...tasks import Json
 from ..output import escape_control, key_values, one_line, plural, print_json, print_result, stdout, to_json
 

@@ -12,7 +12,7 @@ from email.utils import parsedate_to_datetime
 import msgspec
 
 from ...storage import Micros
-from ...storage.time_units import SECOND
+from ...storage.time_types import SECOND
 from ..errors import (
     AccountBlocked,
     AccountUnavailable,

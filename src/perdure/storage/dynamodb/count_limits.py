@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ..record import Address, Guard, Refused, Tag, tag_deltas
+from ..records_and_changes import Address, Guard, Refused, Tag, tag_deltas
 from .counters import StoredCounter, decode_counter, limit_condition, read_with_expired
 from .items import Item, SpacePartition
 from .purge import MAX_PURGED_PER_TRANSACTION, purge_expired
-from .table import Table
+from .table_client import Table
 from .transaction import PendingCommit, Transaction
 
 MAX_CACHED_COUNTERS = 10_000

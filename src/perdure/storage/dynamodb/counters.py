@@ -15,10 +15,10 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from ..errors import StorageBusy
-from ..record import Micros, Space, Tag
+from ..records_and_changes import Micros, Space, Tag
 from .items import ExpiredRecord, Item, Key, count_key, decode_expired, int_attribute, partition_pk
-from .schema import EXPIRY
-from .table import Parameters, Table, backoff
+from .table_client import Parameters, Table, backoff
+from .table_setup import EXPIRY
 
 K = TypeVar("K", bound=Hashable)
 

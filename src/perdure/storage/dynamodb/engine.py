@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from ..call_tracker import CallTracker
 from ..contract import Engine, MaintenanceReport
-from ..record import (
+from ..records_and_changes import (
     Address,
     Change,
     Committed,
@@ -25,13 +25,13 @@ from ..record import (
     Tag,
 )
 from ..watch import Watch, WatchRegistry
-from .consistency_check import maintain
+from .consistency_repair import maintain
 from .counters import read_with_expired, subtract_expired
 from .global_index import GlobalIndexes
 from .location import parse_url
 from .reader import Reader
-from .schema import check_table, create_table
-from .table import Table
+from .table_client import Table
+from .table_setup import check_table, create_table
 from .writer import Writer
 
 POLL_SECONDS = 1.0

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from ..errors import OutcomeUnknown, StorageError
-from ..read_results import Page
-from ..record import Address, Micros, PageRequest, Purged, Record, Space, Tag
+from ..pages_and_damage import Page
+from ..records_and_changes import Address, Micros, PageRequest, Purged, Record, Space, Tag
 from ..shards import SHARD_COUNT
 from .counters import decode_counter, subtract_expired
 from .items import (
@@ -32,8 +32,8 @@ from .items import (
 )
 from .purge import purge_expired
 from .reader import Reader
-from .schema import ALL_EXPIRY, ALL_LISTING, ALL_LISTING_OF_TAG, ALL_TIMERS
-from .table import Parameters, Table
+from .table_client import Parameters, Table
+from .table_setup import ALL_EXPIRY, ALL_LISTING, ALL_LISTING_OF_TAG, ALL_TIMERS
 
 MIN_READ_SIZE = 8
 """Minimum number of entries in the first read from a shard. Each further read is twice as large."""

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
-from ..read_results import Damaged
-from ..record import Address, Micros, Position, Record, RecordState, Space, Tag, is_live
+from ..pages_and_damage import Damaged
+from ..records_and_changes import Address, Micros, Position, Record, RecordState, Space, Tag, is_live
 from ..shards import shard_of
 
 Item: TypeAlias = Mapping[str, Mapping[str, str]]

@@ -8,10 +8,10 @@ from functools import partial
 
 from ..batcher import batched
 from ..errors import StorageBusy, StorageError
-from ..record import Micros
+from ..records_and_changes import Micros
 from ..shards import shard_of
 from .items import ExpiredRecord, Item, Key, decode_expired, part_keys
-from .table import Table
+from .table_client import Table
 from .transaction import Transaction
 
 MAX_PURGED_PER_TRANSACTION = 30

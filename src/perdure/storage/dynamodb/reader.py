@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ..batcher import Batcher, batched
 from ..errors import StorageBusy
-from ..read_results import MAX_PAGE_BYTES, Damaged, Page, checked
-from ..record import Address, Micros, PageRequest, Record, is_live
+from ..pages_and_damage import MAX_PAGE_BYTES, Damaged, Page, checked
+from ..records_and_changes import Address, Micros, PageRequest, Record, is_live
 from .items import (
     MAX_INLINE_BODY_BYTES,
     Item,
@@ -27,8 +27,8 @@ from .items import (
     sort_key,
     tag_sort_key,
 )
-from .schema import LISTING, LISTING_OF_TAG
-from .table import MAX_BATCH_GET, RECORD_PROJECTION, Parameters, Table, backoff
+from .table_client import MAX_BATCH_GET, RECORD_PROJECTION, Parameters, Table, backoff
+from .table_setup import LISTING, LISTING_OF_TAG
 
 MAX_CONCURRENT_BATCHES = 8
 """Maximum number of concurrent requests. Further reads wait, and share the next request."""

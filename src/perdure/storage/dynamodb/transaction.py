@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from uuid import uuid4
 
 from ..errors import OutcomeUnknown
-from ..record import (
+from ..records_and_changes import (
     Accepted,
     Address,
     Change,
@@ -59,7 +59,7 @@ from .items import (
     split_body,
     total_key,
 )
-from .table import RETURN_EXISTING_ITEM, ConditionFailed, Parameters, Table, Write
+from .table_client import RETURN_EXISTING_ITEM, ConditionFailed, Parameters, Table, Write
 
 OnConditionFailed: TypeAlias = Callable[[Item | None], None]
 """A function that is called with the stored item, or None, if the condition on the item failed."""

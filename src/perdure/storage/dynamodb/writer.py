@@ -16,12 +16,12 @@ from uuid import uuid4
 
 from ..batcher import Batcher, copy_error
 from ..errors import OutcomeUnknown, StorageBusy, StorageError, StorageUnavailable
-from ..record import Address, Change, Committed, Guard, Micros, Refused, Replace, record_after
+from ..records_and_changes import Address, Change, Committed, Guard, Micros, Refused, Replace, record_after
 from ..shards import shard_of
 from .count_limits import Guards, fits_limit, guarded_partition
 from .items import MAX_INLINE_BODY_BYTES, Key, SpacePartition, encode_record, needs_split, record_key
 from .purge import delete_body_parts
-from .table import STATE_PROJECTION, ConditionFailed, Contended, Table, backoff
+from .table_client import STATE_PROJECTION, ConditionFailed, Contended, Table, backoff
 from .transaction import PendingCommit, Transaction, record_condition
 
 QUEUE_COUNT = 16

@@ -1,15 +1,33 @@
 """The contract kit: checks that show whether a storage engine keeps the promises of the storage contract.
 
 `CHECKS` contains all checks; `run` runs them and returns a report; `state_machine` (needs `perdure[kit]`)
-compares random histories with a model. The docstring of `suite` shows how to use them.
+compares random histories with a model. The docstring of `check_runner` shows how to use them.
 """
 
 from importlib import import_module
 
+from .check_runner import (
+    CHECKS,
+    Check,
+    ContractViolation,
+    Factory,
+    MissingCapability,
+    Report,
+    Result,
+    Subject,
+    run,
+)
 from .linearizability import Get, Operation, Recorder, Write, is_linearizable
-from .suite import CHECKS, Check, ContractViolation, Factory, MissingCapability, Report, Result, Subject, run
 
-for _kind in ("commit", "name", "query", "guard_and_expiry", "concurrency", "reopen_and_close", "damage"):
+for _kind in (
+    "commit",
+    "name_and_body",
+    "query",
+    "guard_and_expiry",
+    "concurrency",
+    "reopen_and_close",
+    "damage",
+):
     import_module(f".{_kind}_checks", __package__)  # each module adds its checks to CHECKS
 
 __all__ = [

@@ -12,7 +12,7 @@ from itertools import count
 
 import msgspec
 
-from ..record import Insert
+from ..records_and_changes import Insert
 from ..registry import open_storage
 from ..storage import Storage
 from .child_processes import ChildJob, contend

@@ -8,10 +8,10 @@ from asyncio.subprocess import PIPE, Process
 
 import msgspec
 
-from ..record import Committed
+from ..records_and_changes import Committed
 from ..storage import Storage
+from .check_runner import ContractViolation, Subject
 from .sample_records import NOW, make_record
-from .suite import ContractViolation, Subject
 
 MAX_ATTEMPTS = 20_000
 """Maximum number of attempts of one writer: far more than it needs if the engine is correct."""

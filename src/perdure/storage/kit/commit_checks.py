@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..batcher import batched
-from ..record import (
+from ..records_and_changes import (
     Accepted,
     Address,
     Committed,
@@ -16,6 +16,7 @@ from ..record import (
     Record,
     Refused,
 )
+from .check_runner import Subject, check, expect, expect_intact
 from .sample_records import (
     NOW,
     OTHER_SPACE,
@@ -27,7 +28,6 @@ from .sample_records import (
     make_record,
     read_counts,
 )
-from .suite import Subject, check, expect, expect_intact
 
 
 @check(1)

@@ -7,12 +7,12 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
-from ..record import Change, Committed, Delete, Guard, Insert, InsertIfAbsent, Record, Refused
+from ..records_and_changes import Change, Committed, Delete, Guard, Insert, InsertIfAbsent, Record, Refused
 from ..storage import Storage
+from .check_runner import ContractViolation, Subject, check, expect
 from .child_processes import MAX_ATTEMPTS, contend, contend_in_children
 from .linearizability import Recorder, Write, is_linearizable
 from .sample_records import NOW, PARTITION, SPACE, insert_each, make_record, read_counts
-from .suite import ContractViolation, Subject, check, expect
 
 WRITER_COUNT = 8
 ROUNDS = 100

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from logging.handlers import BufferingHandler
 
 from ..errors import StorageCorrupt
-from ..record import Address, Delete, Insert, InsertIfAbsent, Record
+from ..records_and_changes import Address, Delete, Insert, InsertIfAbsent, Record
 from ..storage import Storage
+from .check_runner import ContractViolation, MissingCapability, Subject, check, expect
 from .sample_records import NOW, PARTITION, SPACE, commit_changes, insert_each, make_record
-from .suite import ContractViolation, MissingCapability, Subject, check, expect
 
 DAMAGED = "bad"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..record import (
+from ..records_and_changes import (
     Accepted,
     Conflict,
     Delete,
@@ -17,7 +17,8 @@ from ..record import (
     Tag,
 )
 from ..storage import Storage
-from ..time_units import DAY
+from ..time_types import DAY
+from .check_runner import Subject, check, expect
 from .sample_records import (
     NOW,
     OTHER_SPACE,
@@ -30,7 +31,6 @@ from .sample_records import (
     make_record,
     read_counts,
 )
-from .suite import Subject, check, expect
 
 GUARD_OF_THREE = Guard(space=SPACE, tags=frozenset({"a", "b"}), max_count=3)
 

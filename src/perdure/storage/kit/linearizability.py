@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from ..record import Accepted, ChangeResult, Committed, Conflict, Missing, Record, Refused
+from ..records_and_changes import Accepted, ChangeResult, Committed, Conflict, Missing, Record, Refused
 
 State: TypeAlias = tuple[int, str] | None
 """The version and the body of the stored record, or None if there is no record."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from ..read_results import MAX_PAGE_BYTES, is_last_page
-from ..record import Delete, Insert, InsertIfAbsent, Position, Record, Tag
+from ..pages_and_damage import MAX_PAGE_BYTES, is_last_page
+from ..records_and_changes import Delete, Insert, InsertIfAbsent, Position, Record, Tag
 from ..storage import Storage
+from .check_runner import ContractViolation, Subject, check, expect, expect_intact, within_timeout
 from .sample_records import (
     NOW,
     OTHER_SPACE,
@@ -19,7 +20,6 @@ from .sample_records import (
     make_record,
     read_counts,
 )
-from .suite import ContractViolation, Subject, check, expect, expect_intact, within_timeout
 
 MAX_PAGES = 200
 """Maximum number of pages that a check reads, which is more than any check needs."""

@@ -7,11 +7,11 @@ from collections.abc import Awaitable
 from contextlib import suppress
 
 from ..errors import StorageClosed, StorageError
-from ..record import Conflict, Delete, Insert, Refused
+from ..records_and_changes import Conflict, Delete, Insert, Refused
 from ..watch import Watch
+from .check_runner import ContractViolation, Subject, check, expect, within_timeout
 from .child_processes import read_line, start_child
 from .sample_records import NOW, PARTITION, SPACE, commit_changes, insert_each, make_record, read_counts
-from .suite import ContractViolation, Subject, check, expect, within_timeout
 
 
 @check(20, "reopen", "catch_up")

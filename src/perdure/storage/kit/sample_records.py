@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..batcher import batched
 from ..limits import MAX_INTEGER
-from ..record import (
+from ..records_and_changes import (
     Change,
     ChangeResult,
     Committed,
@@ -20,7 +20,7 @@ from ..record import (
     accepted_results,
 )
 from ..storage import Storage
-from .suite import ContractViolation, expect
+from .check_runner import ContractViolation, expect
 
 SPACE = Space("kit")
 OTHER_SPACE = Space("kit2")

@@ -17,10 +17,21 @@ import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from ..memory import MemoryEngine
-from ..record import Address, Change, Delete, Guard, Insert, InsertIfAbsent, Micros, Position, Record, Space
+from ..records_and_changes import (
+    Address,
+    Change,
+    Delete,
+    Guard,
+    Insert,
+    InsertIfAbsent,
+    Micros,
+    Position,
+    Record,
+    Space,
+)
 from ..storage import Storage
+from .check_runner import Factory, Subject, expect
 from .sample_records import make_record, read_counts
-from .suite import Factory, Subject, expect
 
 T = TypeVar("T")
 

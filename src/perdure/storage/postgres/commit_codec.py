@@ -11,7 +11,7 @@ from itertools import accumulate, islice
 from typing import NamedTuple
 
 from ..errors import StorageFailed
-from ..record import (
+from ..records_and_changes import (
     Change,
     Committed,
     Delete,

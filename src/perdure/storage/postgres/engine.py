@@ -22,8 +22,8 @@ from ..errors import (
     StorageFailed,
     StorageFull,
 )
-from ..read_results import MAX_PAGE_BYTES, Damaged, Page, checked
-from ..record import (
+from ..pages_and_damage import MAX_PAGE_BYTES, Damaged, Page, checked
+from ..records_and_changes import (
     Address,
     Change,
     Committed,

@@ -15,7 +15,7 @@ from uuid import uuid4
 import msgspec
 
 from ..errors import StorageError
-from ..record import Address
+from ..records_and_changes import Address
 from ..watch import WatchRegistry
 from .errors import DRIVER_ERRORS
 from .pool import CLOSE_TIMEOUT, CONNECT_TIMEOUT, ConnectionPool

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from uuid import uuid4
 
 from ..contract import Engine, MaintenanceReport, StorageInfo
-from ..record import (
+from ..records_and_changes import (
     Address,
     Change,
     Committed,
@@ -24,12 +24,12 @@ from ..record import (
     Tag,
 )
 from ..watch import Watch
-from .consistency_check import maintain, server_info
+from .consistency_repair import maintain, server_info
+from .key_layout import Keys
 from .location import parse_url
 from .notifications import Listener
 from .reader import Reader
 from .router import Router
-from .schema import Keys
 from .server_checks import check_servers
 from .topology import Topology, topology_for
 from .writer import Writer

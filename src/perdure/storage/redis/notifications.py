@@ -14,7 +14,7 @@ from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
 
 from ..errors import StorageError
-from ..record import Address, Space
+from ..records_and_changes import Address, Space
 from ..watch import WatchRegistry
 from .topology import Topology
 

@@ -12,12 +12,10 @@ from functools import partial
 from itertools import takewhile
 from typing import cast
 
-from ..read_results import MAX_PAGE_BYTES, Damaged, Page, checked
-from ..record import Address, Micros, PageRequest, Record, Space, Tag
+from ..pages_and_damage import MAX_PAGE_BYTES, Damaged, Page, checked
+from ..records_and_changes import Address, Micros, PageRequest, Record, Space, Tag
 from ..shards import SHARD_COUNT, shard_of
-from .index_scan import MergedScan, ShardScan
-from .router import Call, Router
-from .schema import (
+from .key_layout import (
     Keys,
     decode_record,
     due_range,
@@ -29,7 +27,9 @@ from .schema import (
     position_entry,
     tag_prefix,
 )
+from .router import Call, Router
 from .scripts import COUNTS_SCRIPT, RECORDS_SCRIPT, Command
+from .shard_merge import MergedScan, ShardScan
 
 MAX_RECORDS_PER_READ = 1000
 """Maximum number of index entries in one read of a listing. Each read is twice as large as the one before."""

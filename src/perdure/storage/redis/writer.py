@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, cast
 
 from ..errors import OutcomeUnknown, StorageError, StorageFailed
-from ..record import (
+from ..records_and_changes import (
     Accepted,
     Address,
     Change,
@@ -28,9 +28,7 @@ from ..record import (
     guard_delta,
 )
 from ..shards import SHARD_COUNT, shard_of
-from .index_scan import MergedScan, ShardScan
-from .router import Call, Router
-from .schema import (
+from .key_layout import (
     Keys,
     batches_by_shard,
     decode_state,
@@ -41,7 +39,9 @@ from .schema import (
     entry_address,
     expired_range,
 )
+from .router import Call, Router
 from .scripts import WRITE_SCRIPT, Argument
+from .shard_merge import MergedScan, ShardScan
 
 MAX_MESSAGE_BYTES = 1024
 """Maximum size of a notification in bytes. A larger one is sent without addresses, and wakes all watches."""

@@ -1,6 +1,6 @@
 """The SQLite engine. It stores records in one file, which several processes can use at the same time.
 
-Writes use `writer` and `write_transaction`. Reads use `read_connections` and `rows`.
+Writes use `writer` and `write_transaction`. Reads use `read_connections` and `row_decoder`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 
 from ..contract import Engine, MaintenanceReport, StorageInfo, counter_finding
-from ..read_results import Damaged, checked, page_of
-from ..record import (
+from ..pages_and_damage import Damaged, checked, page_of
+from ..records_and_changes import (
     Address,
     Change,
     Committed,
@@ -29,7 +29,7 @@ from .database import connect, page_statement, prepare_database, statement
 from .errors import translate_errors
 from .location import Location, parse_url
 from .read_connections import Reader
-from .rows import read, wrong_counters
+from .row_decoder import read, wrong_counters
 from .write_transaction import ALL_PARTITIONS
 from .writer import Writer
 

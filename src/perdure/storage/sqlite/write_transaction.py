@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from ..record import (
+from ..records_and_changes import (
     Accepted,
     Change,
     Committed,
@@ -37,7 +37,7 @@ from ..record import (
     tag_deltas,
 )
 from .database import statement
-from .rows import text_or_none, wrong_counters
+from .row_decoder import text_or_none, wrong_counters
 
 _FIND = statement("find")
 _INSERT = statement("insert")

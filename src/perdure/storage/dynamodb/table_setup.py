@@ -9,7 +9,7 @@ from typing import Any, cast
 from ..errors import CannotOpen, ForeignStorage, MissingSchema, NewerSchema, StorageError, StorageUnavailable
 from .errors import DriverFailure, error_code, is_access_denied, is_bad_credentials
 from .items import FORMAT_KEY, FORMAT_VERSION, int_attribute
-from .table import ConditionFailed, Parameters, Table
+from .table_client import ConditionFailed, Parameters, Table
 
 LISTING = "listing"
 LISTING_OF_TAG = "listing_of_tag"

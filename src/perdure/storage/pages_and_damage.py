@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from .errors import StorageCorrupt
-from .record import Address, Record
+from .records_and_changes import Address, Record
 
 log = logging.getLogger(__name__)
 

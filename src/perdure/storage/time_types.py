@@ -8,7 +8,7 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
-from .record import Micros
+from .records_and_changes import Micros
 
 SECOND: Micros = 1_000_000
 MINUTE: Micros = 60 * SECOND

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..limits import MAX_KEY_BYTES, MAX_LANE_BYTES, MAX_PARTITION_BYTES, MAX_SPACE_BYTES, MAX_TAG_BYTES
-from ..record import Accepted, Record, Space
+from ..records_and_changes import Accepted, Record, Space
+from .check_runner import Subject, check, expect, expect_intact
 from .sample_records import (
     HOSTILE_BODIES,
     HOSTILE_NAMES,
@@ -17,7 +18,6 @@ from .sample_records import (
     make_record,
     read_counts,
 )
-from .suite import Subject, check, expect, expect_intact
 
 
 @check(17)

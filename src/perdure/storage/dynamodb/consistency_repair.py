@@ -14,8 +14,8 @@ from typing import TypeAlias
 
 from ..batcher import batched
 from ..contract import MaintenanceReport, counter_finding
-from ..read_results import Damaged
-from ..record import Space, Tag
+from ..pages_and_damage import Damaged
+from ..records_and_changes import Space, Tag
 from ..shards import SHARD_COUNT, shard_of
 from .counters import (
     MAX_READ_ATTEMPTS,
@@ -43,7 +43,7 @@ from .items import (
     total_key,
 )
 from .reader import Reader
-from .table import MAX_BATCH_GET, RECORD_PROJECTION, ConditionFailed, Parameters, Table
+from .table_client import MAX_BATCH_GET, RECORD_PROJECTION, ConditionFailed, Parameters, Table
 from .transaction import Transaction
 
 SpaceShard: TypeAlias = tuple[Space, int]

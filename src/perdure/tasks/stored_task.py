@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ..storage import Address, Record, Replace, Space, Tag
-from . import edits, retention
+from . import edits, expiry_and_deadlines
 from .canonical_json import check_size
 from .config import StoreConfig
 from .errors import CorruptRecord
@@ -49,7 +49,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         change = self.record.replace_with(
             body=_body(task, config, reserve_bytes),
             tag=_tag(task),
-            expires_at=retention.expires_at(task),
+            expires_at=expiry_and_deadlines.expires_at(task),
             lane=lane,
             wake_at=wake_at,
         )
@@ -66,7 +66,7 @@ def new_snapshot(task: TaskRecord, config: StoreConfig) -> Snapshot:
         order=task.created_at,
         body=_body(task, config),
         tag=_tag(task),
-        expires_at=retention.expires_at(task),
+        expires_at=expiry_and_deadlines.expires_at(task),
         lane=lane,
         wake_at=wake_at,
     )

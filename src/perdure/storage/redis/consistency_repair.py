@@ -13,14 +13,14 @@ from typing import NamedTuple, cast
 from ..batcher import batched
 from ..contract import MaintenanceReport, StorageInfo
 from ..errors import StorageCorrupt, StorageError
-from ..read_results import Damaged
-from ..record import Address, Space
+from ..pages_and_damage import Damaged
+from ..records_and_changes import Address, Space
 from ..shards import shard_of
-from .index_scan import MergedScan, ShardScan
+from .key_layout import NUL, Keys, LexRange, batches_by_shard, decode_record, entry_names
 from .node import Node, parse_info
 from .router import Call, Router
-from .schema import NUL, Keys, LexRange, batches_by_shard, decode_record, entry_names
 from .scripts import MISSING_SCRIPT, STALE_SCRIPT, Argument
+from .shard_merge import MergedScan, ShardScan
 from .topology import Topology
 
 BATCH_SIZE = 100

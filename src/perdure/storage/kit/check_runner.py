@@ -25,7 +25,7 @@ from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from ..record import Address, Micros
+from ..records_and_changes import Address, Micros
 from ..storage import Storage
 
 T = TypeVar("T")

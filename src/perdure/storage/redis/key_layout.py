@@ -28,8 +28,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from ..batcher import batched
-from ..read_results import Damaged
-from ..record import Address, Micros, Position, Record, RecordState, Space, Tag
+from ..pages_and_damage import Damaged
+from ..records_and_changes import Address, Micros, Position, Record, RecordState, Space, Tag
 from ..shards import SHARD_COUNT, shard_of
 
 NUL = b"\0"

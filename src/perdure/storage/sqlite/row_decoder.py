@@ -11,8 +11,8 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any, TypeVar
 
-from ..read_results import Damaged
-from ..record import Address, Record, Space, Tag
+from ..pages_and_damage import Damaged
+from ..records_and_changes import Address, Record, Space, Tag
 from .database import statement
 from .errors import is_undecodable
 

@@ -7,8 +7,8 @@ marked as failed. A finished task is kept for its retention time.
 
 from __future__ import annotations
 
-from ..storage.record import Micros
-from ..storage.time_units import DAY
+from ..storage.records_and_changes import Micros
+from ..storage.time_types import DAY
 from .task_record import TaskRecord
 
 ABANDONED_AFTER: Micros = 30 * DAY

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import cast
 
 from ..shards import merge_sorted
+from .key_layout import LexRange
 from .router import Call, Router
-from .schema import LexRange
 from .scripts import RANGES_SCRIPT
 
 
