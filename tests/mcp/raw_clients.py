@@ -193,8 +193,17 @@ class Client2026:
     ) -> AsyncGenerator[AsyncIterator[Json]]:
         """The frames of `subscriptions/listen`, as they come, the acknowledgement first."""
         capabilities: Json = {"extensions": {EXTENSION: {}}} if declared else {}
-        body = self.body("subscriptions/listen", {"notifications": notifications}, capabilities)
-        headers = self.headers("subscriptions/listen", None)
+        async with self.stream(
+            "subscriptions/listen", {"notifications": notifications}, capabilities
+        ) as frames:
+            yield frames
+
+    @asynccontextmanager
+    async def stream(
+        self, method: str, params: Mapping[str, Any], capabilities: Json, name: str | None = None
+    ) -> AsyncGenerator[AsyncIterator[Json]]:
+        """The frames of the answer to a request, as they come."""
+        body, headers = self.body(method, params, capabilities), self.headers(method, name)
         async with self._http.stream("POST", self._url, json=body, headers=headers) as response:
             yield _frames(response)
 
@@ -222,6 +231,7 @@ class Client2025:
         """What the server answered to `initialize`."""
         self.asked: list[Json] = []
         """Requests of the server that reached this client."""
+        self.pings = 0
 
     async def __aenter__(self) -> Client2025:
         hello: Json = {
@@ -282,6 +292,7 @@ class Client2025:
 
     async def _reply(self, request: Json) -> None:
         if request["method"] == "ping":
+            self.pings += 1
             await self._post({"jsonrpc": "2.0", "id": request["id"], "result": {}})
         else:
             await self._answer(request)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import anyio
 from anyio.abc import TaskGroup
 
 from ..runtime import App, Runtime
 from .refusals import not_running
-from .streams import OpenStreams, StatusNotifier
+from .streams import OpenStreams
 
 log = logging.getLogger("perdure.mcp")
 
@@ -23,9 +23,7 @@ class Background:
 
     def __init__(self, app: App, keep_alive: float) -> None:
         self._app = app
-        self._keep_alive = keep_alive
         self.streams = OpenStreams(keep_alive)
-        self._notifier: StatusNotifier | None = None
         self._group: TaskGroup | None = None
         self._users = 0
         self._changing = anyio.Lock()
@@ -54,17 +52,11 @@ class Background:
                     if not self._users:
                         await self._stop()
 
-    @property
-    def notifier(self) -> StatusNotifier:
-        if self._notifier is None:
-            raise not_running()
-        return self._notifier
-
-    def start_soon(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: object) -> None:
-        """Do this until it is done or the runtime closes. It must not raise."""
+    def start_soon(self, function: Callable[..., Awaitable[None]], /, *args: object) -> None:
+        """Run a function in the background, until it returns or the server stops. It must not raise."""
         if self._group is None:
             raise not_running()
-        self._group.start_soon(work, *arguments)
+        self._group.start_soon(cast("Callable[..., Coroutine[Any, Any, None]]", function), *args)
 
     async def _start(self) -> None:
         opened: asyncio.Future[Runtime] = asyncio.get_running_loop().create_future()
@@ -90,8 +82,7 @@ class Background:
     async def _serve(self, opened: asyncio.Future[Runtime]) -> None:
         try:
             async with self._app.open() as runtime, anyio.create_task_group() as group:
-                self.streams = OpenStreams(self._keep_alive)
-                self._notifier = StatusNotifier(runtime, self.streams, group)
+                self.streams.reopen()
                 self._group = group
                 opened.set_result(runtime)
                 await self._leave.wait()

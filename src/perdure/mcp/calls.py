@@ -171,7 +171,7 @@ class Calls:
         called_at = self._service.now()
         snapshot = await self._create(request, admission.reached, owner, call, wanted.milliseconds)
         token = _meta(request).get("progressToken")
-        self._service.background.notifier.follow(request, snapshot, token)
+        self._service.notifier.follow(request, snapshot, token)
         self._service.pacing.told(snapshot.task.task_id)
         return {"task": shapes.core(snapshot.task, self._seen_at(snapshot, called_at))}
 

@@ -56,7 +56,7 @@ class Methods:
         if request.protocol_version == MODERN:
             return {"resultType": "complete", **shapes.detailed(task, now)}
         if task.status is Status.INPUT_REQUIRED:  # a client that only polls is asked on its session's stream
-            self._service.background.notifier.poll(request, snapshot)
+            self._service.notifier.poll(request, snapshot)
         return shapes.core(task, now)
 
     async def _look(self, owner: Owner, task_id: str) -> Snapshot:

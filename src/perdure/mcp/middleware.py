@@ -67,9 +67,9 @@ class Middleware:
         if not is_declared(request.params):
             raise undeclared()
         task_ids = decoded(wanted, params.Subscription, "$.notifications").task_ids
-        subscription = Subscription(request, self._service.runtime, owner, task_ids, streams)
+        subscription = Subscription(request, self._service.runtime, owner, streams=streams)
         has_others = any(value for kind, value in wanted.items() if kind != "taskIds")
-        result = _wire(await subscription.serve(call_next, has_others=has_others))
+        result = _wire(await subscription.serve(call_next, task_ids, has_others=has_others))
         return self._service.stamped(result or {})
 
     def _with_capability(self, request: Request, result: HandlerResult) -> HandlerResult:

@@ -19,7 +19,7 @@ from .hosts import Host
 from .pacing import Pacing
 from .protocol import Request, Wire
 from .refusals import not_set_up
-from .streams import TaskStream
+from .streams import StatusNotifier, TaskStream
 
 
 class Service:
@@ -33,6 +33,7 @@ class Service:
         self.serves_methods = False
         """Whether the server was told of `tasks/get` and the others."""
         self.pacing = Pacing()
+        self.notifier = StatusNotifier(background)
         self._host: Host | None = None
 
     @property

@@ -2,7 +2,7 @@
 
 - `TaskStream`: a request that waits for a task (`tasks/result` of 2025-11-25, and each call of a durable tool
   by a client without tasks), or the own stream of a session of 2025-11-25.
-- `StatusNotifier`: starts the latter for the session in which a task was created.
+- `StatusNotifier`: starts the latter for the session in which a task was created, or which polls it.
 - `Subscription`: `subscriptions/listen` of 2026-07-28.
 
 `OpenStreams` is what they share: a question is open on one stream of a session at a time, progress only
@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
-from typing import Any, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, cast
 from weakref import WeakValueDictionary
 
 import anyio
+import mcp_types as types
 from anyio.abc import TaskGroup
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.context import CallNext, HandlerResult
@@ -27,30 +28,11 @@ from mcp.server.session import ServerSession
 from mcp.server.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp.shared.message import ServerMessageMetadata
-from mcp_types import (
-    CONNECTION_CLOSED,
-    INTERNAL_ERROR,
-    INVALID_PARAMS,
-    METHOD_NOT_FOUND,
-    REQUEST_TIMEOUT,
-    CreateMessageRequest,
-    CreateMessageResult,
-    CreateMessageResultWithTools,
-    ElicitRequest,
-    ElicitResult,
-    EmptyResult,
-    InputRequest,
-    ListRootsRequest,
-    ListRootsResult,
-    PingRequest,
-    RequestId,
-    ServerNotification,
-)
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from ..runtime import Runtime
 from ..storage.errors import PerdureError
-from ..tasks import LogLevel, Owner, Snapshot, Status, TaskRecord
+from ..tasks import LogLevel, Owner, Snapshot, TaskRecord
 from ..tasks.errors import MalformedAnswer, NotFound, TerminalTask
 from ..tasks.inputs import Input, InputError
 from ..tasks.task_log import LOG_LEVELS, Report
@@ -80,7 +62,7 @@ MAX_REMEMBERED_LEVELS = 10_000
 KEEP_ALIVE_METHOD = "notifications/perdure/keepAlive"
 
 SessionKey: TypeAlias = str | int
-_question_adapter: TypeAdapter[InputRequest] = TypeAdapter(InputRequest)
+_question_adapter: TypeAdapter[types.InputRequest] = TypeAdapter(types.InputRequest)
 
 
 class RawNotification(BaseModel):
@@ -90,9 +72,8 @@ class RawNotification(BaseModel):
     params: dict[str, Any]
 
 
-def server_stopping() -> MCPError:
-    """Return the error for a request whose task has not ended when the server stops."""
-    return MCPError(INTERNAL_ERROR, "the server is stopping; send the request again", {"retryable": True})
+def _notification(method: str, params: JsonObject) -> types.ServerNotification:
+    return cast("types.ServerNotification", RawNotification(method=method, params=params))
 
 
 class OpenStreams:
@@ -112,41 +93,41 @@ class OpenStreams:
         for scope in list(self._scopes):
             scope.cancel()
 
+    def reopen(self) -> None:
+        """Serve streams again, because the server was started again."""
+        self._is_closing = False
+
     @contextmanager
-    def open(self) -> Generator[anyio.CancelScope]:
-        """Yield a scope that is cancelled when the server stops."""
+    def open(self) -> Generator[None]:
+        """Run a block that is cancelled, without an error, when the server stops."""
         with anyio.CancelScope() as scope:
             self._scopes.add(scope)
             if self._is_closing:
                 scope.cancel()
             try:
-                yield scope
+                yield
             finally:
                 self._scopes.discard(scope)
 
     def delivery(self, request: RequestContext, task: TaskRecord) -> Delivery:
         """Return what the session of a request has received of a task, the same for all its streams."""
-        key = (_session_key(request), task.task_id)
-        found = self._deliveries.get(key)
-        if found is None:
-            found = self._deliveries[key] = Delivery(task)
-        return found
+        key = (session_key(request), task.task_id)
+        return self._deliveries.get(key) or self._deliveries.setdefault(key, Delivery(task))
 
     def set_level(self, request: RequestContext, level: object) -> None:
         """Remember the log level that a session has set with `logging/setLevel`."""
         if level in LOG_LEVELS:
-            self._levels.pop(key := _session_key(request), None)
-            self._levels[key] = level
+            self._levels[session_key(request)] = level
             if len(self._levels) > MAX_REMEMBERED_LEVELS:
                 del self._levels[next(iter(self._levels))]
 
     def is_logged(self, request: RequestContext, level: LogLevel) -> bool:
         """Return whether the session wants log entries of this level. By default it gets all of them."""
-        lowest = self._levels.get(_session_key(request), LOG_LEVELS[0])
+        lowest = self._levels.get(session_key(request), LOG_LEVELS[0])
         return LOG_LEVELS.index(level) >= LOG_LEVELS.index(lowest)
 
 
-def _session_key(request: RequestContext) -> SessionKey:
+def session_key(request: RequestContext) -> SessionKey:
     """Return what identifies the session of a request: its id, or the connection if it has none."""
     return session_id_of(request) or id(request.session.client_params)
 
@@ -159,23 +140,13 @@ class Delivery:
         """The progress token of the call that created the task, if this session called."""
         self.open_requests = 0
         """How many requests of the session follow the task. Its own stream is used if there are none."""
-        self._reports = task.reports.total
-        self._log = task.log.total
-        self._progress: float | None = None
-        self._questions: dict[str, anyio.Lock] = {}
-        self._request_seen = anyio.Event()
-        self._has_polled = False
         self.polls_only = anyio.Event()
         """Set if the client polled again after it saw a question, and so does not wait for the result."""
-
-    @contextmanager
-    def follow(self, *, counted: bool) -> Generator[None]:
-        """Count a request that follows the task."""
-        self.open_requests += counted
-        try:
-            yield
-        finally:
-            self.open_requests -= counted
+        self._reports, self._log = task.reports.total, task.log.total
+        self._progress: float | None = None
+        self._questions: dict[str, anyio.Lock] = {}
+        self._has_polled = False
+        self._request_seen = anyio.Event()
 
     def turn(self, key: str) -> anyio.Lock:
         """Return the lock of a question, which is open on one stream of the session at a time."""
@@ -197,15 +168,14 @@ class Delivery:
         await self._request_seen.wait()
 
     def restart(self) -> None:
-        """Deliver everything from the start of the task: the session has created it for this request."""
+        """Deliver everything from the start of the task, of which the client does not know."""
         self._reports = self._log = 0
 
     def take_reports(self, task: TaskRecord) -> list[Report]:
         """Return the new reports that increase the progress, as the protocol demands."""
         reports, self._reports = list(task.reports.after(self._reports)), task.reports.total
-        if task.progress is not None:
-            progress = task.progress
-            reports.append(Report(done=progress.done, total=progress.total, message=task.status_message))
+        if (last := task.progress) is not None:
+            reports.append(Report(done=last.done, total=last.total, message=task.status_message))
         increasing: list[Report] = []
         for report in reports:
             if self._progress is None or report.done > self._progress:
@@ -216,11 +186,8 @@ class Delivery:
     def take_log(self, task: TaskRecord) -> list[JsonObject]:
         """Return the new log entries as the parameters of `notifications/message`."""
         entries, self._log = task.log.after(self._log), task.log.total
-        return [
-            {"level": entry.level, "data": entry.message}
-            | ({} if entry.logger is None else {"logger": entry.logger})
-            for entry in entries
-        ]
+        messages = ({"level": each.level, "data": each.message, "logger": each.logger} for each in entries)
+        return [{name: value for name, value in each.items() if value is not None} for each in messages]
 
 
 class TaskStream:
@@ -243,9 +210,9 @@ class TaskStream:
         """Whether the client knows of the task: then every message names it."""
         self._streams = streams
         self._is_session = is_session
-        self._related_id = None if is_session else request.request_id
+        self._metadata = ServerMessageMetadata(related_request_id=None if is_session else request.request_id)
         self._asking: dict[str, anyio.CancelScope] = {}
-        self._sent_status: tuple[Status, str | None] | None = None
+        self._sent_status: object = None
         self._sent_at = anyio.current_time()
         self._error: Exception | None = None
 
@@ -256,40 +223,44 @@ class TaskStream:
 
     async def wait_for_input(self, task_id: str) -> Snapshot:
         """Return the task when it has ended, or waits for an answer that this client can give."""
-        return await self._follow(
-            task_id, lambda snapshot: snapshot.task.is_terminal or bool(self.questions(snapshot))
-        )
+        return await self._follow(task_id, lambda read: read.task.is_terminal or bool(self.questions(read)))
+
+    async def wait_in_session(self, seen: TaskRecord) -> None:
+        """Follow a task on the session's own stream until it ends. The client has seen this state."""
+        self._sent_status = (seen.status, seen.status_message)
+        await self.wait(seen.task_id)
 
     def questions(self, snapshot: Snapshot) -> dict[str, Input]:
         """Return the outstanding questions that the client of this request can be asked."""
         can = capabilities_of(self._request)
         return {key: asked for key, asked in snapshot.task.questions.items() if asked.capability in can}
 
-    async def wait_in_session(self, created: Snapshot) -> Snapshot:
-        """Follow a task on the session's own stream, which has seen this state of it."""
-        self._sent_status = (created.task.status, created.task.status_message)
-        return await self.wait(created.task.task_id)
-
     async def _follow(self, task_id: str, is_over: Callable[[Snapshot], bool]) -> Snapshot:
         """Send what is new until the task is over. Raise MCPError if the server stops before."""
-        snapshot = await self._runtime.get(self._owner, task_id)
+        snapshot, is_ended = await self._runtime.get(self._owner, task_id), False
         delivery = self._streams.delivery(self._request, snapshot.task)
         if not self._names_task:
             delivery.restart()
-        is_ended = False
-        with self._streams.open(), delivery.follow(counted=not self._is_session):
-            async with task_group() as group:
-                group.start_soon(self._keep_alive)
-                async with aclosing(self._runtime.watch(self._owner, task_id)) as states:
+        delivery.open_requests += not self._is_session
+        try:
+            with self._streams.open():
+                async with (
+                    task_group() as group,
+                    aclosing(self._runtime.watch(self._owner, task_id)) as states,
+                ):
+                    group.start_soon(self._keep_alive)
                     async for snapshot in states:
                         await self._send_news(snapshot.task, delivery)
                         if is_ended := is_over(snapshot):
                             break
                         self._update_questions(snapshot, delivery, group)
+        finally:
+            delivery.open_requests -= not self._is_session
         if self._error is not None:
             raise self._error
         if not is_ended:
-            raise server_stopping()
+            message = "the server is stopping; send the request again"
+            raise MCPError(types.INTERNAL_ERROR, message, {"retryable": True})
         return snapshot
 
     # Notifications
@@ -320,14 +291,13 @@ class TaskStream:
         elif token is not None:
             values = {"progress": report.done, "total": report.total, "message": report.message}
             params = {name: value for name, value in values.items() if value is not None}
-            await self._notify(
-                "notifications/progress", self._with_task({"progressToken": token, **params}, task)
-            )
+            params = self._with_task({"progressToken": token, **params}, task)
+            await self._notify("notifications/progress", params)
 
     async def _notify(self, method: str, params: JsonObject) -> None:
         self._sent_at = anyio.current_time()
         await self._request.session.send_notification(
-            _notification(method, params), related_request_id=self._related_id
+            _notification(method, params), related_request_id=self._metadata.related_request_id
         )
 
     def _with_task(self, params: JsonObject, task: TaskRecord) -> JsonObject:
@@ -357,17 +327,14 @@ class TaskStream:
     async def _ping(self, timeout: float) -> bool:  # noqa: ASYNC109
         """Return whether the client answers in time. Raise MCPError if the session has ended."""
         self._sent_at = anyio.current_time()
+        ping, answer = types.PingRequest(), types.EmptyResult
         try:
-            await self._request.session.send_request(PingRequest(), EmptyResult, timeout, self._metadata)
+            await self._request.session.send_request(ping, answer, timeout, self._metadata)
         except MCPError as error:
-            if isinstance(error, NoBackChannelError) or error.code == CONNECTION_CLOSED:
+            if _is_unreachable(error):
                 raise
-            return error.code != REQUEST_TIMEOUT
+            return error.code != types.REQUEST_TIMEOUT
         return True
-
-    @property
-    def _metadata(self) -> ServerMessageMetadata:
-        return ServerMessageMetadata(related_request_id=self._related_id)
 
     # Questions
 
@@ -376,14 +343,14 @@ class TaskStream:
         questions = self.questions(snapshot)
         for key in questions.keys() - self._asking.keys():
             self._asking[key] = anyio.CancelScope()
-            group.start_soon(self._ask, snapshot.task, key, delivery, group.cancel_scope)
+            group.start_soon(self._ask, snapshot.task.task_id, key, delivery, group.cancel_scope)
         for key in self._asking.keys() - questions.keys():
             self._asking[key].cancel()
 
-    async def _ask(self, task: TaskRecord, key: str, delivery: Delivery, follower: anyio.CancelScope) -> None:
+    async def _ask(self, task_id: str, key: str, delivery: Delivery, follower: anyio.CancelScope) -> None:
         with self._asking[key]:
             try:
-                while not await self._is_asked(task, key, delivery):
+                while not await self._is_asked(task_id, key, delivery):
                     pass
             except (MCPError, PerdureError) as error:
                 if self._is_session:
@@ -392,7 +359,7 @@ class TaskStream:
                 self._error = to_mcp_error(error) if isinstance(error, PerdureError) else error
                 follower.cancel()
 
-    async def _is_asked(self, task: TaskRecord, key: str, delivery: Delivery) -> bool:
+    async def _is_asked(self, task_id: str, key: str, delivery: Delivery) -> bool:
         """Ask a question once no other stream of the session does.
 
         Return False if it was asked on the session's own stream, and the client no longer reads that.
@@ -404,7 +371,7 @@ class TaskStream:
         else:
             delivery.check_reader()
         async with delivery.turn(key), task_group() as group:
-            task = (await self._runtime.get(self._owner, task.task_id)).task
+            task = (await self._runtime.get(self._owner, task_id)).task
             if self._is_session:
                 group.start_soon(self._cancel_without_reader, delivery, group.cancel_scope)
             if key in task.outstanding:
@@ -425,31 +392,30 @@ class TaskStream:
 
     async def _ask_until_valid(self, task: TaskRecord, key: str) -> None:
         """Ask the client, again if its answer is malformed. A JSON-RPC error is an answer for the tool."""
-        failure = InputError(code=INVALID_PARAMS, message="")
+        failure = InputError(code=types.INVALID_PARAMS, message="")
         for _ in range(MAX_ASKS):
             try:
                 answer = await self._send_question(task, key, failure.message)
                 with suppress(TerminalTask):
                     await self._runtime.answer(self._owner, task.task_id, {key: answer})
                 return  # noqa: TRY300
-            except MalformedAnswer as error:
-                failure = InputError(code=INVALID_PARAMS, message=str(error))
-            except ValidationError:
-                failure = InputError(code=INVALID_PARAMS, message=f"the answer to {key!r} is malformed")
+            except (MalformedAnswer, ValidationError) as error:
+                text = (
+                    str(error)
+                    if isinstance(error, MalformedAnswer)
+                    else f"the answer to {key!r} is malformed"
+                )
+                failure = InputError(code=types.INVALID_PARAMS, message=text)
             except MCPError as error:
-                if isinstance(error, NoBackChannelError) or error.code == CONNECTION_CLOSED:
-                    self._cannot_ask(key, error)
-                    return
+                if _is_unreachable(error) and self._names_task:
+                    return  # the client can be asked on another stream
+                if _is_unreachable(error):
+                    text = f"the client did not answer {key!r}: {error.message}"
+                    raise MCPError(types.INTERNAL_ERROR, text) from error
                 failure = InputError(code=error.code, message=error.message)
                 break
         with suppress(TerminalTask):
             await self._runtime.fail_question(self._owner, task.task_id, key, failure)
-
-    def _cannot_ask(self, key: str, error: MCPError) -> None:
-        """Raise, unless the client knows of the task, and can be asked on another stream."""
-        if not self._names_task:
-            message = f"the client did not answer {key!r}: {error.message}"
-            raise MCPError(INTERNAL_ERROR, message) from error
 
     async def _send_question(self, task: TaskRecord, key: str, reason: str) -> JsonObject:
         """Return the client's answer. `reason` says why its last one was not accepted."""
@@ -462,54 +428,65 @@ class TaskStream:
         return await ask(self._request, _question_adapter.validate_python(question), self._metadata)
 
 
-async def ask(request: RequestContext, question: InputRequest, metadata: ServerMessageMetadata) -> JsonObject:
+async def ask(
+    request: RequestContext, question: types.InputRequest, metadata: ServerMessageMetadata
+) -> JsonObject:
     """Return the client's answer to a question."""
-    answer = await request.session.send_request(question, _result_type(question), metadata=metadata)
+    match question:
+        case types.ElicitRequest():
+            result_type: type[BaseModel] = types.ElicitResult
+        case types.ListRootsRequest():
+            result_type = types.ListRootsResult
+        case types.CreateMessageRequest(params=params) if params.tools or params.tool_choice:
+            result_type = types.CreateMessageResultWithTools
+        case _:
+            result_type = types.CreateMessageResult
+    answer = await request.session.send_request(question, result_type, metadata=metadata)
     return answer.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
-def _result_type(question: InputRequest) -> type[BaseModel]:
-    match question:
-        case ElicitRequest():
-            return ElicitResult
-        case ListRootsRequest():
-            return ListRootsResult
-        case CreateMessageRequest(params=params):
-            return CreateMessageResultWithTools if params.tools or params.tool_choice else CreateMessageResult
+def _is_unreachable(error: MCPError) -> bool:
+    return isinstance(error, NoBackChannelError) or error.code == types.CONNECTION_CLOSED
+
+
+class Serving(Protocol):
+    """What a server offers to the code that follows its tasks."""
+
+    @property
+    def runtime(self) -> Runtime: ...
+    @property
+    def streams(self) -> OpenStreams: ...
+    def start_soon(self, function: Callable[..., Awaitable[None]], /, *args: object) -> None:
+        """Run a function in the background, until it returns or the server stops."""
 
 
 class StatusNotifier:
-    """Follows tasks on the own streams of the sessions of 2025-11-25 that created them."""
+    """Follows tasks on the own streams of the sessions of 2025-11-25 that created or poll them."""
 
-    def __init__(self, runtime: Runtime, streams: OpenStreams, group: TaskGroup) -> None:
-        self._runtime = runtime
-        self._streams = streams
-        self._group = group
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
         self._following: dict[tuple[SessionKey, str], Delivery] = {}
 
     def follow(
         self, request: RequestContext, snapshot: Snapshot, progress_token: str | int | None = None
-    ) -> None:
+    ) -> Delivery:
         """Follow a task in the session of a request, unless the session already does."""
-        key = (_session_key(request), snapshot.task.task_id)
+        key = (session_key(request), snapshot.task.task_id)
         if key not in self._following:
-            delivery = self._streams.delivery(request, snapshot.task)
-            delivery.progress_token = progress_token
-            self._following[key] = delivery
-            self._group.start_soon(self._follow, request, snapshot, key)
+            self._following[key] = self._serving.streams.delivery(request, snapshot.task)
+            self._following[key].progress_token = progress_token
+            self._serving.start_soon(self._follow, request, snapshot.task, key)
+        return self._following[key]
 
     def poll(self, request: RequestContext, snapshot: Snapshot) -> None:
         """Follow a task that asks in the session of a request, which polls it."""
-        self.follow(request, snapshot)
-        self._following[_session_key(request), snapshot.task.task_id].poll()
+        self.follow(request, snapshot).poll()
 
-    async def _follow(self, request: RequestContext, snapshot: Snapshot, key: tuple[SessionKey, str]) -> None:
-        task = snapshot.task
-        stream = TaskStream(
-            request, self._runtime, task.owner, names_task=True, streams=self._streams, is_session=True
-        )
+    async def _follow(self, request: RequestContext, task: TaskRecord, key: tuple[SessionKey, str]) -> None:
+        runtime, streams = self._serving.runtime, self._serving.streams
+        stream = TaskStream(request, runtime, task.owner, names_task=True, streams=streams, is_session=True)
         try:
-            await stream.wait_in_session(snapshot)
+            await stream.wait_in_session(task)
         except Exception as error:  # whatever a transport raises if its client has left
             log.debug("a session is no longer notified of task %s: %s", task.task_id, error)
         finally:
@@ -520,27 +497,21 @@ class Subscription:
     """One `subscriptions/listen` of 2026-07-28: the changes of some tasks of one owner."""
 
     def __init__(
-        self,
-        request: RequestContext,
-        runtime: Runtime,
-        owner: Owner,
-        task_ids: list[str],
-        streams: OpenStreams,
+        self, request: RequestContext, runtime: Runtime, owner: Owner, *, streams: OpenStreams
     ) -> None:
         self._request = request
         self._runtime = runtime
         self._owner = owner
-        self._task_ids = task_ids
         self._streams = streams
         self._token = get_access_token()
 
-    async def serve(self, call_next: CallNext, *, has_others: bool) -> HandlerResult:
+    async def serve(self, call_next: CallNext, task_ids: list[str], *, has_others: bool) -> HandlerResult:
         """Send changes until all tasks have ended; with other kinds of events, until the client leaves.
 
         The SDK serves the other kinds on the same stream. Its acknowledgement has to name the tasks too.
         """
         with self._streams.open():
-            task_ids = await self.authorize(self._task_ids[:MAX_SUBSCRIBED_TASKS])
+            task_ids = await self.authorize(task_ids[:MAX_SUBSCRIBED_TASKS])
             session = _AcknowledgingSession(self._request.session, task_ids)
             try:
                 async with task_group() as group:
@@ -548,11 +519,10 @@ class Subscription:
                     group.start_soon(self._send_changes_after, session.acknowledged, task_ids, end)
                     return await call_next(replace(self._request, session=cast("ServerSession", session)))
             except MCPError as error:
-                if (error.error.code, error.error.data) != (METHOD_NOT_FOUND, self._request.method):
+                if (error.error.code, error.error.data) != (types.METHOD_NOT_FOUND, self._request.method):
                     raise  # only the SDK itself names the method that it does not serve
-                await self._send(
-                    "notifications/subscriptions/acknowledged", {"notifications": {"taskIds": task_ids}}
-                )
+                acknowledged: JsonObject = {"notifications": {"taskIds": task_ids}}
+                await self._send("notifications/subscriptions/acknowledged", acknowledged)
                 await self._send_changes(task_ids)
         return subscription_result(self._request)
 
@@ -561,11 +531,10 @@ class Subscription:
         return [task_id for task_id in dict.fromkeys(task_ids) if await self._is_owned(task_id)]
 
     async def _is_owned(self, task_id: str) -> bool:
-        try:
+        with suppress(NotFound):
             await self._runtime.get(self._owner, task_id)
-        except NotFound:
-            return False
-        return True
+            return True
+        return False
 
     async def _send_changes_after(
         self, start: anyio.Event, task_ids: list[str], end: anyio.CancelScope | None
@@ -581,19 +550,17 @@ class Subscription:
                 group.start_soon(self._send_changes_of, task_id)
 
     async def _send_changes_of(self, task_id: str) -> None:
-        sent: TaskRecord | None = None
+        sent: object = None
         with suppress(PerdureError):  # the task was deleted; a client notices when it polls
             async with aclosing(self._runtime.watch(self._owner, task_id)) as states:
                 async for snapshot in states:
-                    if self._token_expired():
+                    task, token = snapshot.task, self._token
+                    if token is not None and token.expires_at is not None and token.expires_at < time.time():
                         return
-                    if not _is_same_to_client(sent, task := snapshot.task):
-                        await self._send("notifications/tasks", task_2026(task, self._runtime.store.clock()))
-                        sent = task
-
-    def _token_expired(self) -> bool:
-        token = self._token
-        return token is not None and token.expires_at is not None and token.expires_at < time.time()
+                    if sent == (task.last_updated_at, task.status):
+                        continue  # only the log has changed, which clients of 2026-07-28 do not see
+                    sent = (task.last_updated_at, task.status)
+                    await self._send("notifications/tasks", task_2026(task, self._runtime.store.clock()))
 
     async def _send(self, method: str, params: JsonObject) -> None:
         tagged = {**params, "_meta": {**params.get("_meta", {}), **_subscription_meta(self._request)}}
@@ -611,11 +578,6 @@ def _subscription_meta(request: RequestContext) -> JsonObject:
     return {SUBSCRIPTION_ID_META_KEY: request.request_id}
 
 
-def _is_same_to_client(sent: TaskRecord | None, task: TaskRecord) -> bool:
-    """Return whether only the log has changed, which clients of 2026-07-28 do not see."""
-    return sent is not None and (sent.last_updated_at, sent.status) == (task.last_updated_at, task.status)
-
-
 class _AcknowledgingSession:
     """A session that adds the subscribed tasks to the acknowledgement that the SDK sends."""
 
@@ -628,7 +590,7 @@ class _AcknowledgingSession:
         return getattr(self._session, name)
 
     async def send_notification(
-        self, notification: ServerNotification, related_request_id: RequestId | None = None
+        self, notification: types.ServerNotification, related_request_id: types.RequestId | None = None
     ) -> None:
         if notification.method == "notifications/subscriptions/acknowledged":
             params = notification.params.model_dump(by_alias=True, mode="json", exclude_none=True)
@@ -636,10 +598,6 @@ class _AcknowledgingSession:
             notification = _notification(notification.method, params)
         await self._session.send_notification(notification, related_request_id)
         self.acknowledged.set()
-
-
-def _notification(method: str, params: JsonObject) -> ServerNotification:
-    return cast("ServerNotification", RawNotification(method=method, params=params))
 
 
 @asynccontextmanager
