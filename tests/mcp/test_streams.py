@@ -50,6 +50,13 @@ async def hosting(**options: Any) -> AsyncGenerator[Site]:
 
     @server.tool()
     @site.tasks.durable()
+    async def confirm_and_wait(task: Task) -> str:
+        answer = await task.elicit("Sure?", CONFIRM, key="go")
+        await site.gate.wait()
+        return answer.action
+
+    @server.tool()
+    @site.tasks.durable()
     async def pages(numbers: list[float], task: Task, total: float | None = None) -> str:
         for number in numbers:
             await task.report(f"page {number:g}", done=number, total=total)
@@ -204,22 +211,26 @@ async def test_a_new_session_that_polls_is_asked_what_the_old_one_was_not() -> N
             assert len(core.asked) == 1
 
 
-async def test_a_question_that_another_client_has_answered_is_withdrawn() -> None:
-    async def never(_: Json) -> Json:
-        await anyio.sleep_forever()
-        return {}
+async def test_a_question_that_another_client_has_answered_is_withdrawn_and_a_late_answer_ignored() -> None:
+    answered = asyncio.Event()
 
-    async with (
-        hosting() as site,
-        Client2025(site.url, answering=never) as core,
-        Client2026(site.url) as other,
-    ):
-        task_id = await core.start("confirm")
+    async def late(_: Json) -> Json:
+        await answered.wait()
+        return {"action": "decline"}
+
+    async with hosting() as site, Client2025(site.url, answering=late) as core, Client2026(site.url) as other:
+        task_id = await core.start("confirm_and_wait")
         waiting = asyncio.create_task(core.send("tasks/result", {"taskId": task_id}))
         await wait_until(lambda: bool(core.asked))
         await other.update(task_id, {"go": await yes({})})
-        await other.until(task_id, "completed")
-        waiting.cancel()
+        await other.until(task_id, "working")
+        answered.set()
+        site.gate.set()
+        answer = await waiting
+
+    assert answer.result["content"][0]["text"] == "accept"
+    withdrawn = of_method(answer.frames, "notifications/cancelled")
+    assert [each["requestId"] for each in withdrawn] == [core.asked[0]["id"]]
 
 
 async def test_a_client_that_waits_for_the_result_is_asked_there_and_not_on_the_stream_of_its_session() -> (
