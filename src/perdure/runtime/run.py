@@ -15,6 +15,8 @@ from math import inf
 from random import uniform
 from typing import cast
 
+from msgspec.structs import replace
+
 from ..storage.errors import StorageError
 from ..tasks import InputRequest, Snapshot, Status, StoreConfig, TaskStore, retention
 from ..tasks.errors import ClaimLost
@@ -31,7 +33,7 @@ from .reporter import Reporter
 from .settlement import Settlement
 from .slots import Slot
 from .stopwatch import Stopwatch
-from .task import Task
+from .task import Task, set_current_task
 from .threads import call_in_thread
 from .waiting import changed_within
 
@@ -73,6 +75,11 @@ class Run:
     @property
     def limits(self) -> StoreConfig:
         return self._store.config
+
+    @property
+    def has_retries(self) -> bool:
+        """Whether the task is run again if this attempt fails."""
+        return self.snapshot.task.failures < self._function.retries
 
     # From beginning to end
 
@@ -119,6 +126,7 @@ class Run:
 
     async def _invoke(self) -> Result:
         task = Task(self)
+        set_current_task(task)
         handler = self._function.handler
         try:
             if self._function.is_async:
@@ -265,6 +273,8 @@ class Run:
         If too many runs wait already, this one is suspended, and run again when it is answered.
         """
         check_repeated(self.snapshot.task.inputs, requests)
+        if self._function.input_deadline is not None:
+            requests = {key: self._with_deadline(each) for key, each in requests.items()}
         if self._lacks(requests):
             with self._slot.reserve_wait() as may_wait:
                 await self._ask_and_wait(requests, may_wait=may_wait)
@@ -273,6 +283,10 @@ class Run:
             if each.error is not None:
                 raise InputFailed(key, each.error)
         return answered
+
+    def _with_deadline(self, request: InputRequest) -> InputRequest:
+        deadline = self._function.input_deadline if request.deadline is None else request.deadline
+        return replace(request, deadline=deadline)
 
     def check_askable(self, requests: Mapping[str, InputRequest]) -> None:
         """Raise ClientCannotAnswer if the client of the task cannot be asked what is new of this."""

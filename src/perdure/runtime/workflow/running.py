@@ -83,7 +83,7 @@ async def _result(step: Step, arguments: Mapping[str, object], task: Task) -> Js
     given = dict(arguments)
     hidden = task_parameter(step.function)
     if hidden is not None:
-        given[hidden] = task.within(step.name)
+        given[hidden] = task.scoped(step.name)
     if is_coroutine_function(step.function):
         result = await cast("Awaitable[JsonLike]", step.function(**given))
     else:
@@ -175,7 +175,7 @@ async def _continue(task: Task) -> None:
     paused = state_of(task.checkpoint).paused
     if paused is None:
         return
-    answer = task.inputs[paused.key].answer
+    answer = task.questions[paused.key].answer
     if not isinstance(answer, ElicitationAnswer) or answer.action != "accept":
         raise Failed(DECLINED, f"the client did not continue: {paused.why.message}")
     await task.save_checkpoint({**_taken(paused.why, answer.values, task), PAUSED: None})
