@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Protocol, Typ
 import msgspec
 
 from ..storage.time_units import Duration, to_seconds
-from ..tasks import InputKind, InputRequest, Json, Owner, Progress, TaskId, Variables, canonical_json, edits
+from ..tasks import (
+    InputKind,
+    InputRequest,
+    Json,
+    LogLevel,
+    Owner,
+    Progress,
+    TaskId,
+    Variables,
+    canonical_json,
+    edits,
+)
 from ..tasks.canonical_json import JsonLike
 from ..tasks.errors import InvalidValue
 from ..tasks.inputs import Capability, ElicitationAnswer, Input, Root, RootsAnswer
@@ -142,6 +153,14 @@ class Task:
         """Report how far the work is. Frequent reports are combined, and written a few times a second."""
         reported = None if progress is None else Progress(done=progress, total=total)
         await self._run.reporter.report(message, reported)
+
+    async def log(self, level: LogLevel, message: JsonLike, *, logger: str | None = None) -> None:
+        """Add an entry to the log of the task, which keeps the newest 200 for operators.
+
+        Entries in quick succession are written together. If one cannot be written, that is not an error of
+        the function.
+        """
+        await self._run.log(level, message, logger)
 
     # Asking the client
 
