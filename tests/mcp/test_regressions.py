@@ -22,8 +22,8 @@ from mcp_types import CallToolRequestParams, CallToolResult, ElicitRequestParams
 from pydantic import AnyHttpUrl
 
 from perdure import Task, Tasks
-from perdure.mcp import calls
-from perdure.mcp.callers import owner_of_token
+from perdure.mcp import admission
+from perdure.mcp.identity import owner_of_token
 from perdure.mcp.client import ClientTasks
 from perdure.runtime import RuntimeConfig
 from perdure.tasks import Owner
@@ -120,7 +120,7 @@ def add_tools(server: MCPServer[Any], site: ToolServer) -> None:
     @server.tool()
     @site.tasks.durable(poll_interval=50)
     async def patient(task: Task) -> str:
-        await task.report("waiting", done=1, total=2)
+        await task.report_progress(1, 2, "waiting")
         await site.gate.wait()
         return "done"
 
@@ -141,7 +141,7 @@ def add_tools(server: MCPServer[Any], site: ToolServer) -> None:
     @site.tasks.durable()
     async def fill_in(reference: str, task: Task) -> str:
         schema: Json = {"type": "object", "properties": {"name": {"$ref": reference}}}
-        return str((await task.elicit("Who?", schema, key="go")).values["name"])
+        return str(((await task.elicit("Who?", schema, key="go")).data or {})["name"])
 
 
 async def call_plainly(

@@ -95,7 +95,7 @@ async def test_work_that_is_handed_back_or_recovered_after_its_ttl_continues(rep
     async def work(task: Task) -> str:
         started.append(task.attempt)
         if len(started) < 6:
-            await task.report(f"day {len(started)}")
+            await task.report_progress(message=f"day {len(started)}")
             await asyncio.Event().wait()
         return "done"
 

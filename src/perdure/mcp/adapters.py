@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
@@ -90,9 +90,7 @@ class ServerAdapter(ABC):
         """Raise InvalidValue unless each of these functions is a durable tool of the server."""
 
     @abstractmethod
-    async def prepare(
-        self, params: CallToolRequestParams, ctx: RequestContext, *, resolve: bool
-    ) -> Prepared:
+    async def prepare(self, params: CallToolRequestParams, ctx: RequestContext, *, resolve: bool) -> Prepared:
         """Validate a call, and run its resolvers if `resolve` is set. The function of the tool is not run."""
 
     @abstractmethod
@@ -180,6 +178,10 @@ class Serving(Protocol):
         """Raise MCPError if the server does not run."""
         ...
 
+    def start_soon(self, function: Callable[..., Awaitable[None]], /, *args: object) -> None:
+        """Run a function in the background, until it returns or the server stops."""
+        ...
+
 
 class _ToolAdapter(ServerAdapter):
     """A server whose tools are the SDK's `Tool`."""
@@ -195,9 +197,7 @@ class _ToolAdapter(ServerAdapter):
         tool = self._find_tool(name)
         return None if tool is None else durable_of(tool.fn)
 
-    async def prepare(
-        self, params: CallToolRequestParams, ctx: RequestContext, *, resolve: bool
-    ) -> Prepared:
+    async def prepare(self, params: CallToolRequestParams, ctx: RequestContext, *, resolve: bool) -> Prepared:
         """Run a copy of the tool whose function does nothing."""
         tool = self._find_tool(params.name)
         if tool is None:
@@ -283,9 +283,7 @@ class MCPServerAdapter(_ToolAdapter):
             return durable_context(
                 ctx, params, server=self._server, lifespan_state=self.state, subscriptions=bus
             )
-        return Context(
-            request_context=ctx, mcp_server=self._server, input_params=params, subscriptions=bus
-        )
+        return Context(request_context=ctx, mcp_server=self._server, input_params=params, subscriptions=bus)
 
     # There is no public way from a tool to its function, nor to the bus behind `ctx.notify_tools_changed()`.
 
@@ -299,11 +297,9 @@ class MCPServerAdapter(_ToolAdapter):
 
 
 class LowLevelAdapter(_ToolAdapter):
-    """The SDK's low-level server. Durable functions are called directly, not by its handler of `tools/call`."""
+    """The SDK's low-level server. Its handler of `tools/call` does not see calls of durable functions."""
 
-    def __init__(
-        self, server: Server[Any], known: Mapping[str, DurableTool], *, authenticated: bool
-    ) -> None:
+    def __init__(self, server: Server[Any], known: Mapping[str, DurableTool], *, authenticated: bool) -> None:
         super().__init__(server)
         self._server = server
         self._known = known
@@ -336,9 +332,7 @@ class LowLevelAdapter(_ToolAdapter):
 
     def _context(self, params: CallToolRequestParams, ctx: RequestContext | Task) -> Context[Any, Any]:
         if isinstance(ctx, Task):
-            return durable_context(
-                ctx, params, server=None, lifespan_state=self.state, subscriptions=None
-            )
+            return durable_context(ctx, params, server=None, lifespan_state=self.state, subscriptions=None)
         return Context(request_context=ctx, input_params=params)
 
 

@@ -6,7 +6,7 @@ So wait `tasks/result` of 2025-11-25, and every call of a durable tool by a clie
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from math import inf
 from typing import Any
 
@@ -30,15 +30,20 @@ from mcp_types import (
 )
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from ..runtime import Runtime
 from ..storage.errors import PerdureError
 from ..tasks import InputKind, Owner, Progress, Snapshot
-from ..tasks.errors import MalformedAnswer
+from ..tasks.errors import MalformedAnswer, TerminalTask
 from ..tasks.inputs import Input, InputError, capability_of
-from .capabilities import declared, required
-from .protocol import Request, Wire
-from .refusals import refusal_of
-from .service import Service
-from .shapes import question, related
+from .errors import to_mcp_error
+from .wire import (
+    JsonObject,
+    RequestContext,
+    capabilities_of,
+    input_request,
+    related_task,
+    required_capability,
+)
 
 QUESTION_PATIENCE = 3600.0
 """Seconds that a question may be open on one stream. It can be asked again on another."""
@@ -49,12 +54,12 @@ MAX_ASKS = 3
 _request: TypeAdapter[InputRequest] = TypeAdapter(InputRequest)
 
 
-class Attendant:
+class TaskStream:
     """Stays with one task. Asks each question once."""
 
-    def __init__(self, request: Request, service: Service, owner: Owner, *, names_task: bool) -> None:
+    def __init__(self, request: RequestContext, runtime: Runtime, owner: Owner, *, names_task: bool) -> None:
         self._request = request
-        self._service = service
+        self._runtime = runtime
         self._owner = owner
         self._names_task = names_task
         """Whether the client knows of the task: then questions name it, and progress is not sent."""
@@ -65,24 +70,24 @@ class Attendant:
         self._left = inf
         self._open_questions = 0
 
-    async def until_ended(self, task_id: str, longest: float | None = None) -> Snapshot:
+    async def wait(self, task_id: str, timeout: float | None = None) -> Snapshot:
         """The task once it has ended. Raises what a client is told where it cannot be asked.
 
         TimeoutError after so many seconds, in which the client was not being asked.
         """
-        with anyio.fail_after(longest) as self._patience:
+        with anyio.fail_after(timeout) as self._patience:
             return await self._until_ended(task_id)
 
     async def _until_ended(self, task_id: str) -> Snapshot:
-        last = await self._service.runtime.get(self._owner, task_id)
+        last = await self._runtime.get(self._owner, task_id)
         async with anyio.create_task_group() as asking:
             try:
-                async with aclosing(self._service.runtime.watch(self._owner, task_id)) as states:
+                async with aclosing(self._runtime.watch(self._owner, task_id)) as states:
                     async for last in states:
                         await self._tell(last)
                         self._ask_what_is_new(last, asking)
             except PerdureError as error:
-                self._refusal = refusal_of(error)
+                self._refusal = to_mcp_error(error)
             asking.cancel_scope.cancel()
         if self._refusal is not None:
             raise self._refusal
@@ -95,12 +100,12 @@ class Attendant:
 
     def questions(self, snapshot: Snapshot) -> dict[str, Input]:
         """Return the outstanding questions that the client of this request can be asked."""
-        can = declared(self._request)
+        can = capabilities_of(self._request)
         return {key: asked for key, asked in snapshot.task.questions.items() if asked.capability in can}
 
-    async def until_it_asks(self, task_id: str) -> Snapshot:
+    async def wait_for_input(self, task_id: str) -> Snapshot:
         """The task once it has ended or waits for the client."""
-        async with aclosing(self._service.runtime.watch(self._owner, task_id)) as states:
+        async with aclosing(self._runtime.watch(self._owner, task_id)) as states:
             async for snapshot in states:
                 await self._tell(snapshot)
                 if snapshot.task.is_terminal or self.questions(snapshot):
@@ -131,27 +136,29 @@ class Attendant:
         )
 
     async def _ask(self, snapshot: Snapshot, key: str, scope: anyio.CancelScope) -> None:
-        asked = question(snapshot.task.outstanding[key])
+        asked = input_request(snapshot.task.outstanding[key])
         if self._names_task:
             params = dict(asked.get("params") or {})
-            asked["params"] = {**params, "_meta": {**params.get("_meta", {}), **related(snapshot.task)}}
+            asked["params"] = {**params, "_meta": {**params.get("_meta", {}), **related_task(snapshot.task)}}
         try:
             with self._unhurried():
                 await self._ask_until_valid(snapshot, key, asked)
         except MCPError as error:
             self._refusal = error
         except PerdureError as error:
-            self._refusal = refusal_of(error)
+            self._refusal = to_mcp_error(error)
         if self._refusal is not None:
             scope.cancel()
 
-    async def _ask_until_valid(self, snapshot: Snapshot, key: str, asked: Wire) -> None:
+    async def _ask_until_valid(self, snapshot: Snapshot, key: str, asked: JsonObject) -> None:
         """Ask the client, again if its answer is malformed. A JSON-RPC error is an answer for the tool."""
         task_id, why = snapshot.task.task_id, ""
         for _ in range(MAX_ASKS):
             try:
                 answer = await ask(self._request, _request.validate_python(_with_reason(asked, why)))
-                return await self._service.answer(self._owner, task_id, {key: answer})
+                with suppress(TerminalTask):
+                    await self._runtime.answer(self._owner, task_id, {key: answer})
+                return
             except MCPError as error:
                 if isinstance(error, NoBackChannelError) or error.code in (
                     CONNECTION_CLOSED,
@@ -161,7 +168,9 @@ class Attendant:
                         INTERNAL_ERROR, f"the client did not answer {key!r}: {error.message}"
                     ) from error
                 failure = InputError(code=error.code, message=error.message)
-                return await self._service.fail_question(self._owner, task_id, key, failure)
+                with suppress(TerminalTask):
+                    await self._runtime.fail_question(self._owner, task_id, key, failure)
+                return
             except MalformedAnswer as error:
                 why = str(error)
             except ValidationError:
@@ -169,7 +178,7 @@ class Attendant:
         raise MCPError(INTERNAL_ERROR, why, {"retryable": True})
 
 
-def _with_reason(asked: Wire, why: str) -> Wire:
+def _with_reason(asked: JsonObject, why: str) -> JsonObject:
     """The question, with the reason why the last answer to it was not accepted."""
     params = dict(asked.get("params") or {})
     if not why or "message" not in params:
@@ -177,7 +186,7 @@ def _with_reason(asked: Wire, why: str) -> Wire:
     return {**asked, "params": {**params, "message": f"{params['message']}\n\n({why})"}}
 
 
-async def ask(request: Request, asked: InputRequest) -> Wire:
+async def ask(request: RequestContext, asked: InputRequest) -> JsonObject:
     """Ask the client, on the stream of this request."""
     check_askable(request, asked)
     answer = await request.session.send_request(
@@ -186,20 +195,20 @@ async def ask(request: Request, asked: InputRequest) -> Wire:
     return answer.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
-async def ask_all(request: Request, asked: Mapping[str, InputRequest]) -> dict[str, Any]:
+async def ask_all(request: RequestContext, asked: Mapping[str, InputRequest]) -> dict[str, Any]:
     """Ask the client several things, one after the other."""
     return {key: await ask(request, each) for key, each in asked.items()}
 
 
-def check_askable(request: Request, asked: InputRequest) -> None:
+def check_askable(request: RequestContext, asked: InputRequest) -> None:
     """Raise if the client did not declare that it can be asked this."""
     params = None if asked.params is None else asked.params.model_dump(by_alias=True, mode="json")
     capability = capability_of(InputKind(asked.method), params)
-    if capability not in declared(request):
+    if capability not in capabilities_of(request):
         raise MCPError(
             MISSING_REQUIRED_CLIENT_CAPABILITY,
             f"the client does not declare what {asked.method} needs",
-            required(capability),
+            required_capability(capability),
         )
 
 

@@ -1,7 +1,7 @@
 """The SDK's own `Context` for a tool that runs in a task, outside of any request.
 
-`ServerSession` and `Context` are the SDK's. Only the channel under them is ours: requests to the client become
-questions of the task, which are stored, and progress and log messages are kept with the task.
+`ServerSession` and `Context` are the SDK's. Only the channel under them is ours: requests to the client
+become questions of the task, which are stored, and progress and log messages are kept with the task.
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ class TaskChannel:
         return as_object(asked.raw_answer)
 
     async def notify(
-        self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
+        self,
+        method: str,
+        params: Mapping[str, Any] | None,
+        opts: CallOptions | None = None,  # noqa: ARG002
     ) -> None:
         given = dict(params or {})
         match method:
@@ -78,9 +81,7 @@ class TaskChannel:
             case _:
                 raise _unavailable(method)
 
-    async def progress(
-        self, progress: float, total: float | None = None, message: str | None = None
-    ) -> None:
+    async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         await self._task.report_progress(progress, total, message)
 
 
@@ -112,12 +113,10 @@ def durable_context(
         request_id=channel.request_id,
         meta=call.meta,
     )
-    return Context(
-        request_context=request, mcp_server=server, input_params=call, subscriptions=subscriptions
-    )
+    return Context(request_context=request, mcp_server=server, input_params=call, subscriptions=subscriptions)
 
 
 def _request_id(task: Task) -> RequestId:
-    """Return the id of the request that became the task, or that of the task if it was created without one."""
+    """Return the id of the request that became the task; the id of the task if there was no request."""
     request_id = as_object(task.meta).get(REQUEST_ID)
     return request_id if isinstance(request_id, str | int) else task.id

@@ -1,7 +1,7 @@
 """The JSON-RPC errors of task requests.
 
-Absent, foreign and expired tasks are one answer. What only an operator can repair is logged here, and no client
-sees it.
+Absent, foreign and expired tasks are one answer. What only an operator can repair is logged here, and no
+client sees it.
 """
 
 from __future__ import annotations
@@ -127,7 +127,8 @@ def not_a_task(function: str) -> MCPError:
             f"arguments); to call the function itself, without a task, use {function}.__wrapped__(...)"
         )
     return MCPError(
-        INTERNAL_ERROR, f"{function!r} is durable and runs only as a task, for a client that calls it: {advice}"
+        INTERNAL_ERROR,
+        f"{function!r} is durable and runs only as a task, for a client that calls it: {advice}",
     )
 
 

@@ -152,9 +152,7 @@ def check_owner(known: Mapping[str, DurableTool], functions: RegisteredFunctions
             )
 
 
-def find_unregistered(
-    known: Mapping[str, DurableTool], functions: RegisteredFunctions
-) -> list[DurableTool]:
+def find_unregistered(known: Mapping[str, DurableTool], functions: RegisteredFunctions) -> list[DurableTool]:
     """Return the durable functions that are not tools."""
     names = {tool.name for _, function in functions if (tool := durable_of(function)) is not None}
     return [tool for name, tool in known.items() if name not in names]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, cast
@@ -17,20 +17,18 @@ from mcp.server.context import CallNext, HandlerResult
 from mcp.server.session import ServerSession
 from mcp.server.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp.shared.exceptions import MCPError
-from mcp_types import METHOD_NOT_FOUND, RequestId, ServerNotification
+from mcp_types import METHOD_NOT_FOUND, SERVER_INFO_META_KEY, RequestId, ServerNotification
 from pydantic import BaseModel
 
 from ..runtime import Runtime
 from ..storage.errors import PerdureError
 from ..tasks import Owner, Snapshot
 from ..tasks.errors import NotFound
-from . import shapes
+from .adapters import Serving
 from .beside import beside
-from .callers import session_of
-from .params import Subscription, decoded, is_declared
-from .protocol import Request, Wire
-from .refusals import undeclared
-from .service import Service
+from .errors import missing_capability
+from .identity import Caller, session_id_of
+from .wire import JsonObject, ListenParams, RequestContext, declares_tasks, decode, task_2025, task_2026
 
 log = logging.getLogger("perdure.mcp")
 
@@ -45,30 +43,37 @@ class _Notification(BaseModel):
     params: dict[str, Any]
 
 
-def _notification(method: str, params: Wire) -> ServerNotification:
+def _notification(method: str, params: JsonObject) -> ServerNotification:
     return cast("ServerNotification", _Notification(method=method, params=params))
 
 
 # 2025-11-25
 
 
-class Announcer:
+class StatusNotifier:
     """Tells the session in which a task was created of each change of its status or message, to its end."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
         self._announcing: set[tuple[str | None, str]] = set()
 
-    def announce(self, request: Request, created: Snapshot) -> None:
+    def start(self, request: RequestContext, created: Snapshot) -> None:
         """Begin; once for a task and a session, however often the call is repeated."""
-        what = (session_of(request), created.task.task_id)
+        what = (session_id_of(request), created.task.task_id)
         if what not in self._announcing:
             self._announcing.add(what)
-            telling = self._service.background.beside(_announce(request, self._service.runtime, created))
-            telling.add_done_callback(lambda _: self._announcing.discard(what))
+            self._serving.start_soon(self._announce, request, created, what)
+
+    async def _announce(
+        self, request: RequestContext, created: Snapshot, what: tuple[str | None, str]
+    ) -> None:
+        try:
+            await _announce(request, self._serving.runtime, created)
+        finally:
+            self._announcing.discard(what)
 
 
-async def _announce(request: Request, runtime: Runtime, created: Snapshot) -> None:
+async def _announce(request: RequestContext, runtime: Runtime, created: Snapshot) -> None:
     told = (created.task.status, created.task.status_message)
     try:
         async with aclosing(runtime.watch(created.task.owner, created.task.task_id)) as states:
@@ -76,7 +81,7 @@ async def _announce(request: Request, runtime: Runtime, created: Snapshot) -> No
                 saying = (snapshot.task.status, snapshot.task.status_message)
                 if saying != told:
                     told = saying
-                    shape = shapes.core(snapshot.task, runtime.store.clock())
+                    shape = task_2025(snapshot.task, runtime.store.clock())
                     await request.session.send_notification(
                         _notification("notifications/tasks/status", shape)
                     )
@@ -92,18 +97,20 @@ async def _announce(request: Request, runtime: Runtime, created: Snapshot) -> No
 class Listening:
     """Answers `subscriptions/listen` where a client wants to hear of tasks."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
 
-    async def answer(self, request: Request, call_next: CallNext) -> HandlerResult:
+    async def answer(
+        self, request: RequestContext, call_next: CallNext, caller_of: Callable[[RequestContext], Caller]
+    ) -> HandlerResult:
         wanted = _wanted(request.params)
         if wanted is None:
             return await call_next(request)
-        owner = self._service.callers.owner_of(request)
-        if not is_declared(request.params):
-            raise undeclared()
-        subscription = decoded(wanted, Subscription, "$.notifications")
-        stream = _Stream(request, self._service, owner)
+        owner = caller_of(request).owner
+        if not declares_tasks(request.params):
+            raise missing_capability()
+        subscription = decode(wanted, ListenParams, "$.notifications")
+        stream = _Stream(request, self._serving, owner)
         task_ids = await stream.own(subscription.task_ids[:MOST_TASKS])
         alone = not any(value for kind, value in wanted.items() if kind != "taskIds")
         try:
@@ -116,7 +123,13 @@ class Listening:
         return self._ending(stream)
 
     async def _beside_others(
-        self, request: Request, call_next: CallNext, stream: _Stream, task_ids: list[str], *, alone: bool
+        self,
+        request: RequestContext,
+        call_next: CallNext,
+        stream: _Stream,
+        task_ids: list[str],
+        *,
+        alone: bool,
     ) -> HandlerResult:
         """The SDK serves the other kinds on the same stream; its acknowledgement has to name the tasks.
 
@@ -128,19 +141,21 @@ class Listening:
                 return await call_next(replace(request, session=cast("ServerSession", session)))
         return self._ending(stream)
 
-    def _ending(self, stream: _Stream) -> Wire:
-        return self._service.stamped({"resultType": "complete", "_meta": stream.meta})
+    def _ending(self, stream: _Stream) -> JsonObject:
+        adapter = self._serving.adapter
+        stamp = {} if adapter is None else {SERVER_INFO_META_KEY: adapter.info_stamp}
+        return {"resultType": "complete", "_meta": {**stream.meta, **stamp}}
 
 
 class _Stream:
     """One stream, that carries the changes of some tasks of one owner."""
 
-    def __init__(self, request: Request, service: Service, owner: Owner) -> None:
+    def __init__(self, request: RequestContext, serving: Serving, owner: Owner) -> None:
         self._request = request
-        self._service = service
+        self._serving = serving
         self._owner = owner
         self._token = get_access_token()
-        self.meta: Wire = {SUBSCRIPTION_ID_META_KEY: request.request_id}
+        self.meta: JsonObject = {SUBSCRIPTION_ID_META_KEY: request.request_id}
 
     async def own(self, task_ids: list[str]) -> list[str]:
         """Those of these tasks that the caller has."""
@@ -148,12 +163,12 @@ class _Stream:
 
     async def _has(self, task_id: str) -> bool:
         try:
-            await self._service.runtime.get(self._owner, task_id)
+            await self._serving.runtime.get(self._owner, task_id)
         except NotFound:
             return False
         return True
 
-    async def acknowledge(self, notifications: Wire) -> None:
+    async def acknowledge(self, notifications: JsonObject) -> None:
         await self._send("notifications/subscriptions/acknowledged", {"notifications": notifications})
 
     async def tell_after(
@@ -172,11 +187,11 @@ class _Stream:
 
     async def _tell_of_one(self, task_id: str) -> None:
         try:
-            async with aclosing(self._service.runtime.watch(self._owner, task_id)) as states:
+            async with aclosing(self._serving.runtime.watch(self._owner, task_id)) as states:
                 async for snapshot in states:
                     if self._has_lapsed():
                         return
-                    shape = shapes.detailed(snapshot.task, self._service.now())
+                    shape = task_2026(snapshot.task, self._serving.runtime.store.clock())
                     await self._send("notifications/tasks", shape)
         except PerdureError:
             return  # the task is gone; a client learns of that when it looks
@@ -186,7 +201,7 @@ class _Stream:
         token = self._token
         return token is not None and token.expires_at is not None and token.expires_at < time.time()
 
-    async def _send(self, method: str, params: Wire) -> None:
+    async def _send(self, method: str, params: JsonObject) -> None:
         tagged = {**params, "_meta": {**params.get("_meta", {}), **self.meta}}
         await self._request.session.send_notification(
             _notification(method, tagged), related_request_id=self._request.request_id

@@ -1,7 +1,7 @@
 """What both task protocols write on the wire. Pure: versions and keys, parameters, tasks, and capabilities.
 
-2026-07-28 has tasks as an extension, 2025-11-25 in its core. A `ttl` of null is always sent: it means that the
-task never expires.
+2026-07-28 has tasks as an extension, 2025-11-25 in its core. A `ttl` of null is always sent: it means that
+the task never expires.
 """
 
 from __future__ import annotations

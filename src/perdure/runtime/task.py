@@ -9,7 +9,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Protocol, TypeVar, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    NoReturn,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    cast,
+    overload,
+)
 
 import msgspec
 
@@ -48,12 +59,23 @@ M = TypeVar("M", bound=Model)
 D = TypeVar("D")
 
 
-class Elicited(msgspec.Struct, Generic[D], frozen=True):
-    """The answer to `task.elicit`."""
+class Accepted(msgspec.Struct, Generic[D], frozen=True):
+    """The user submitted the form of `task.elicit`, or agreed to open the page of `task.elicit_url`."""
 
-    action: Literal["accept", "decline", "cancel"]
-    data: D | None = None
-    """What was submitted: a model if one was asked for, else the values by field. None if it was refused."""
+    data: D
+    """What was submitted: a model if one was asked for, else the values by field."""
+    action: Literal["accept"] = "accept"
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """The user declined, or closed the form without a decision."""
+
+    action: Literal["decline", "cancel"]
+    data: None = None
+
+
+Elicited: TypeAlias = Accepted[D] | Refused
+"""The answer to `task.elicit`. Its `action` tells type checkers whether there is `data`."""
 
 
 class Task:
@@ -211,17 +233,23 @@ class Task:
         asked = await self.ask_one(InputKind.ELICITATION, params, key=key, deadline=deadline)
         answer = cast("ElicitationAnswer", asked.answer)
         if answer.action != "accept":
-            return Elicited(answer.action)
-        return Elicited("accept", schema.model_validate(answer.values) if is_model else answer.values)
+            return Refused(answer.action)
+        return Accepted(schema.model_validate(answer.values) if is_model else answer.values)
 
     async def elicit_url(
         self, message: str, url: str, *, key: str | None = None, deadline: Duration | None = None
     ) -> Elicited[None]:
         """Ask the user to open a page. The answer says whether the user agreed, not what happened there."""
         name = key or self._question_key(InputKind.ELICITATION, {"message": message, "url": url})
-        params: JsonLike = {"mode": "url", "message": message, "url": url, "elicitationId": f"{self.id}-{name}"}
+        params: JsonLike = {
+            "mode": "url",
+            "message": message,
+            "url": url,
+            "elicitationId": f"{self.id}-{name}",
+        }
         asked = await self.ask_one(InputKind.ELICITATION, params, key=name, deadline=deadline)
-        return Elicited(cast("ElicitationAnswer", asked.answer).action)
+        action = cast("ElicitationAnswer", asked.answer).action
+        return Accepted(None) if action == "accept" else Refused(action)
 
     async def sample(
         self,
@@ -269,7 +297,7 @@ class Task:
         return (await self._run.ask({name: request}))[name]
 
     def _question_key(self, kind: InputKind, params: JsonLike) -> str:
-        """Return a key that is the same when the function is run again and asks the same in the same order."""
+        """Return a key that is the same if the function is run again and asks the same in the same order."""
         self._questions += 1
         text = canonical_json.encode_checked("inputs", params)
         digest = hashlib.blake2b(kind.encode() + b"\0" + bytes(text), digest_size=6).hexdigest()

@@ -176,8 +176,8 @@ def add_asking_tools(shop: ToolServer) -> None:
         """Asks a person, a model, and where it may look; one after the other."""
         person = await task.elicit("Who?", NAME_FORM, key="person")
         model = await task.sample(SAMPLED, key="model")
-        roots = await task.roots(key="roots")
-        return f"{person.values['name']}, {model.model}, {len(roots.roots)}"
+        roots = await task.list_roots(key="roots")
+        return f"{(person.data or {})['name']}, {model.model}, {len(roots.roots)}"
 
     @tool()
     @durable()

@@ -58,7 +58,7 @@ def low_level(tasks: Tasks, **options: Any) -> Server[Any]:
     @tasks.durable(retries=1)
     async def sign(what: str, task: Task) -> str:
         answer = await task.elicit("Whose name?", NAMED, key="name")
-        return f"{what} by {answer.values['name']}"
+        return f"{what} by {(answer.data or {})['name']}"
 
     @tasks.durable(mode="required")
     async def double(number: int) -> int:

@@ -1,0 +1,322 @@
+"""The handlers of `tasks/*`, and the middleware for what the SDK has no other seam for.
+
+Each handler reads its parameters, calls the runtime, and writes the answer in the protocol of the client.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from weakref import WeakKeyDictionary
+
+import anyio
+from mcp.server.context import CallNext, HandlerResult
+from mcp.server.extension import MethodBinding
+from mcp.server.session import ServerSession
+from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import decode_header_value
+from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, RequestParams
+
+from ..storage import Micros
+from ..storage.errors import PerdureError
+from ..tasks import Owner, Snapshot
+from ..tasks.errors import TerminalTask
+from ..tasks.variables_and_checkpoint import check_from_client
+from .adapters import Serving
+from .attending import TaskStream
+from .errors import header_mismatch, missing_capability, raises_mcp_errors
+from .identity import Identity, headers_of
+from .watching import Listening, StatusNotifier
+from .wire import (
+    PROTOCOL_2025,
+    PROTOCOL_2026,
+    JsonObject,
+    ListParams,
+    RequestContext,
+    TaskParams,
+    UpdateParams,
+    as_object,
+    declares_tasks,
+    declares_tasks_of_2025,
+    decode,
+    dump_result,
+    error_text,
+    idempotency_key_of,
+    lift_task,
+    meta_of,
+    poll_interval_ms,
+    protocol_of,
+    requested_task,
+    result_2025,
+    result_or_raise,
+    task_2025,
+    task_2026,
+)
+
+log = logging.getLogger("perdure.mcp")
+
+NAME_HEADER = "mcp-name"
+EARLY_POLL_DELAY = 0.25
+"""Seconds for which the answer to a poll is delayed that comes earlier than it was advised."""
+MAX_REMEMBERED_POLLS = 8192
+
+
+class PollLimiter:
+    """When clients were advised to poll each task again, by this process.
+
+    The protocols allow a server to slow down clients that poll too often. The answer to an early poll is
+    delayed until the task changes, or for a short time: the client learns of the end no later, and with fewer
+    requests. A client that follows the advice is never delayed.
+    """
+
+    def __init__(self) -> None:
+        self._due: OrderedDict[str, float] = OrderedDict()
+
+    def promise(self, task_id: str, interval_ms: int) -> None:
+        """Note that a client is advised to poll after this interval."""
+        self._due[task_id] = time.monotonic() + interval_ms / 1000
+        self._due.move_to_end(task_id)
+        if len(self._due) > MAX_REMEMBERED_POLLS:
+            self._due.popitem(last=False)
+
+    def is_early(self, task_id: str) -> bool:
+        due = self._due.get(task_id)
+        return due is not None and time.monotonic() < due
+
+
+class Handlers:
+    """The handlers of one server."""
+
+    def __init__(self, serving: Serving, identity: Identity) -> None:
+        self._serving = serving
+        self._identity = identity
+        self._polls = PollLimiter()
+        self._notifier = StatusNotifier(serving)
+        self._listening = Listening(serving)
+        self._created: WeakKeyDictionary[ServerSession, Snapshot] = WeakKeyDictionary()
+        """The tasks that calls created which have not been answered yet. Each request has its own session."""
+        self.is_bound = False
+        """Whether the server serves the methods."""
+
+    def bindings(self) -> Sequence[MethodBinding]:
+        self.is_bound = True
+        both = frozenset({PROTOCOL_2026, PROTOCOL_2025})
+        only_2026, only_2025 = frozenset({PROTOCOL_2026}), frozenset({PROTOCOL_2025})
+        served = (
+            ("tasks/get", self.get, both),
+            ("tasks/cancel", self.cancel, both),
+            ("tasks/update", self.update, only_2026),
+            ("tasks/list", self.list, only_2025),
+            ("tasks/result", self.result, only_2025),
+        )
+        return [
+            MethodBinding(method, RequestParams, raises_mcp_errors(handler), protocol_versions=versions)
+            for method, handler, versions in served
+        ]
+
+    # Methods
+
+    async def get(self, ctx: RequestContext, _: RequestParams) -> HandlerResult:
+        owner = self._identity.caller_of(ctx).owner
+        task_id = _task_id(ctx)
+        snapshot = await self._serving.runtime.get(owner, task_id)
+        _require_declaration(ctx, snapshot)
+        if not snapshot.task.is_terminal:
+            snapshot = await self._read_when_due(owner, snapshot)
+        now = self._now()
+        if ctx.protocol_version == PROTOCOL_2026:
+            return {"resultType": "complete", **task_2026(snapshot.task, now)}
+        return task_2025(snapshot.task, now)
+
+    async def _read_when_due(self, owner: Owner, snapshot: Snapshot) -> Snapshot:
+        """Return the task; a moment later, if it is polled earlier than was advised and does not change."""
+        task_id = snapshot.task.task_id
+        if self._polls.is_early(task_id):
+            snapshot = await self._serving.runtime.later(owner, snapshot, EARLY_POLL_DELAY)
+        self._promise_poll(snapshot)
+        return snapshot
+
+    async def cancel(self, ctx: RequestContext, _: RequestParams) -> HandlerResult:
+        owner = self._identity.caller_of(ctx).owner
+        task_id = _task_id(ctx)
+        runtime = self._serving.runtime
+        if ctx.protocol_version == PROTOCOL_2026:
+            if not declares_tasks(ctx.params):
+                _require_declaration(ctx, await runtime.get(owner, task_id))
+            with suppress(TerminalTask):  # it has ended, as the client wishes
+                await runtime.cancel(owner, task_id)
+            return {"resultType": "complete"}
+        try:
+            cancelled = await runtime.cancel_now(owner, task_id)
+        except TerminalTask as error:
+            ended = task_2025((await runtime.get(owner, task_id)).task, self._now())
+            raise MCPError(INVALID_PARAMS, f"the task is {ended['status']}, which is final") from error
+        return task_2025(cancelled.task, self._now())
+
+    async def update(self, ctx: RequestContext, _: RequestParams) -> HandlerResult:
+        owner = self._identity.caller_of(ctx).owner
+        if not declares_tasks(ctx.params):
+            raise missing_capability()
+        update = decode(ctx.params, UpdateParams)
+        _check_name_header(ctx, update.task_id)
+        await self.answer(owner, update.task_id, update)
+        return {"resultType": "complete"}
+
+    async def answer(self, owner: Owner, task_id: str, update: UpdateParams) -> None:
+        """Store answers and variables. They are ignored if the task has ended, perhaps by other answers."""
+        check_from_client(update.variables)
+        if not (update.input_responses or update.variables):
+            await self._serving.runtime.get(owner, task_id)
+            return
+        with suppress(TerminalTask):
+            await self._serving.runtime.answer(owner, task_id, update.input_responses, update.variables)
+
+    async def list(self, ctx: RequestContext, _: RequestParams) -> HandlerResult:
+        caller = self._identity.caller_of(ctx)
+        if not caller.can_list_tasks:
+            raise MCPError(METHOD_NOT_FOUND, "Method not found", "tasks/list")
+        cursor = decode(ctx.params, ListParams).cursor
+        page = await self._serving.runtime.store.list(caller.owner, cursor=cursor, newest_first=True)
+        for error in page.newer:
+            log.warning("left out of tasks/list: %s", error)
+        now = self._now()
+        answer: JsonObject = {"tasks": [task_2025(snapshot.task, now) for snapshot in page.tasks]}
+        if page.next_cursor is not None:
+            answer["nextCursor"] = page.next_cursor
+        return answer
+
+    async def result(self, ctx: RequestContext, _: RequestParams) -> HandlerResult:
+        owner = self._identity.caller_of(ctx).owner
+        stream = TaskStream(ctx, self._serving.runtime, owner, names_task=True)
+        task = (await stream.wait(_task_id(ctx))).task
+        return result_2025(task, result_or_raise(task.outcome))
+
+    # Middleware
+
+    async def middleware(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
+        """Serve what the SDK has no other seam for, and pass on the rest."""
+        if ctx.request_id is None:  # a notification
+            return await call_next(ctx)
+        match ctx.method, ctx.protocol_version:
+            case "tools/call", _:
+                return await self._answer_call(ctx, call_next)
+            case "subscriptions/listen", version if version == PROTOCOL_2026:
+                return await self._listen(ctx, call_next)
+            case "initialize", _:
+                return await self._add_capability(ctx, await call_next(ctx))
+            case "tools/list", version if version == PROTOCOL_2025:
+                return await self._add_task_support(await call_next(ctx))
+            case _:
+                return await call_next(ctx)
+
+    @raises_mcp_errors
+    async def _listen(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
+        return await self._listening.answer(ctx, call_next, self._identity.caller_of)
+
+    async def _add_capability(self, ctx: RequestContext, result: HandlerResult) -> HandlerResult:
+        """Advertise tasks at 2025-11-25, which has no extensions."""
+        answer = as_object(result)
+        adapter = self._serving.adapter
+        if answer.get("protocolVersion") != PROTOCOL_2025 or adapter is None:
+            return result
+        if not await adapter.durable_tools():
+            return result
+        tasks: JsonObject = {"cancel": {}, "requests": {"tools": {"call": {}}}}
+        if self._identity.may_list_tasks(ctx):
+            tasks["list"] = {}
+        return {**answer, "capabilities": {**as_object(answer.get("capabilities")), "tasks": tasks}}
+
+    async def _add_task_support(self, result: HandlerResult) -> HandlerResult:
+        answer, adapter = as_object(result), self._serving.adapter
+        if not answer or adapter is None:
+            return result
+        durable = await adapter.durable_tools()
+        tools = [
+            {**tool, "execution": {"taskSupport": durable[tool["name"]].mode}}
+            if tool["name"] in durable
+            else tool
+            for tool in answer.get("tools", ())
+        ]
+        return {**answer, "tools": tools}
+
+    # Calls that became tasks
+
+    def remember_created(self, ctx: RequestContext, snapshot: Snapshot) -> None:
+        """Note that a call created a task, which its answer will name."""
+        self._created[ctx.session] = snapshot
+
+    async def _answer_call(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
+        """Make sure that the answer names the task that the call created. Else no client knows the task."""
+        try:
+            result = await call_next(ctx)
+        except BaseException:
+            await self._cancel_created(ctx)
+            raise
+        lifted = lift_task(result) if ctx.protocol_version == PROTOCOL_2025 else None
+        task = lifted["task"] if lifted is not None else as_object(result)
+        created = self._created.get(ctx.session)
+        if created is None or as_object(task).get("taskId") != created.task.task_id:
+            await self._cancel_created(ctx)  # other middleware has replaced the answer
+        else:
+            self._promise_poll(created)
+            if ctx.protocol_version == PROTOCOL_2025:
+                self._notifier.start(ctx, created)
+        if lifted is not None:
+            return lifted
+        if created is None and requested_task(ctx) is not None:
+            _raise_refusal(result)
+        return result
+
+    async def _cancel_created(self, ctx: RequestContext) -> None:
+        """Cancel the task that a call created. With an idempotency key, the client can repeat the call."""
+        created = self._created.pop(ctx.session, None)
+        if created is None or idempotency_key_of(meta_of(ctx)) is not None:
+            return
+        with anyio.CancelScope(shield=True), suppress(PerdureError):
+            await self._serving.runtime.cancel(created.task.owner, created.task.task_id)
+
+    def _promise_poll(self, snapshot: Snapshot) -> None:
+        task = snapshot.task
+        self._polls.promise(task.task_id, poll_interval_ms(task, self._now()))
+
+    def _now(self) -> Micros:
+        return self._serving.runtime.store.clock()
+
+
+def _raise_refusal(result: HandlerResult) -> None:
+    """Raise the error that a result reports: a client that requests a task cannot read a result instead."""
+    text = error_text(dump_result(result))
+    if text is not None:
+        raise MCPError(INVALID_PARAMS, text)
+
+
+def _task_id(ctx: RequestContext) -> str:
+    """Return the id of the task that a request names.
+
+    A client of 2026-07-28 must declare the extension, or the tasks of 2025-11-25 for a task of that protocol.
+    """
+    if _lacks_extension(ctx) and not declares_tasks_of_2025(ctx.params):
+        raise missing_capability()
+    task_id = decode(ctx.params, TaskParams).task_id
+    _check_name_header(ctx, task_id)
+    return task_id
+
+
+def _require_declaration(ctx: RequestContext, snapshot: Snapshot) -> None:
+    """Raise -32021 if the client of 2026-07-28 declares only the tasks of 2025-11-25, and this is not one."""
+    if _lacks_extension(ctx) and protocol_of(snapshot.task.meta) != PROTOCOL_2025:
+        raise missing_capability()
+
+
+def _lacks_extension(ctx: RequestContext) -> bool:
+    return ctx.protocol_version == PROTOCOL_2026 and not declares_tasks(ctx.params)
+
+
+def _check_name_header(ctx: RequestContext, task_id: str) -> None:
+    """Raise if the header names another task than the body. A missing header is tolerated."""
+    header = headers_of(ctx).get(NAME_HEADER) if ctx.protocol_version == PROTOCOL_2026 else None
+    if header is not None and decode_header_value(header) != task_id:
+        raise header_mismatch("Mcp-Name")
