@@ -213,7 +213,7 @@ async def test_a_workflow_whose_worker_stops_goes_on_with_the_next_step(replicas
     async def second(task: Task) -> int:
         calls.append("second")
         if blocked:
-            await task.cancellation.wait()
+            await asyncio.Event().wait()
         return 2
 
     app = app_of(Step("first", first), Step("second", second), retries=1)

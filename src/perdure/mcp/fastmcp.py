@@ -11,8 +11,8 @@ attach(tasks, server)
 @tasks.durable
 async def build_report(year: int, task: Task) -> str: ...
 
-FastMCP has no public way to its low-level server, whose middleware tasks need: the one private attribute that
-is used is in `attach`. A tool of a mounted server is not known as durable to its parent, which refuses to
+FastMCP has no public way to its low-level server, whose middleware tasks need, to the SDK's request, and to know
+whether a call is a client's: this module uses three private names. A tool of a mounted server is not known as durable to its parent, which refuses to
 start with one.
 """
 
@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, cast
 from fastmcp import FastMCP
 from fastmcp.exceptions import FastMCPError, NotFoundError
 from fastmcp.server.context import Context
+from fastmcp.server.dependencies import _is_client_tool_call  # pyright: ignore[reportPrivateUsage]
 from fastmcp.server.extensions import ServerExtension, ToolCallContinuation
 from fastmcp.server.providers import FastMCPProvider, LocalProvider, Provider
 from fastmcp.server.providers.aggregate import AggregateProvider
@@ -79,9 +80,10 @@ class _TasksExtension(ServerExtension):
         async def proceed(_: RequestContext) -> HandlerResult:
             return cast("HandlerResult", await call_next())
 
-        ctx = cast("RequestContext | None", context.request_context)
-        if ctx is None:  # a call by other code of this process
+        request = context.request_context
+        if request is None or not _is_client_tool_call():  # a call by a tool, or by other code
             return await call_next()
+        ctx = cast("RequestContext", request._srctx)  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
         return await self._tasks.extension.intercept_tool_call(params, ctx, proceed)
 
 

@@ -250,6 +250,7 @@ class Handlers:
 
     async def _answer_call(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
         """Make sure that the answer names the task that the call created. Else no client knows the task."""
+        requested = requested_task(ctx)  # raises -32602 with the field that is wrong
         try:
             result = await call_next(ctx)
         except BaseException:
@@ -266,7 +267,7 @@ class Handlers:
                 self._notifier.start(ctx, created)
         if lifted is not None:
             return lifted
-        if created is None and requested_task(ctx) is not None:
+        if created is None and requested is not None:
             _raise_refusal(result)
         return result
 

@@ -19,7 +19,7 @@ from ..runtime import Task
 from ..runtime.function import is_coroutine_function, task_parameter
 from ..runtime.task import find_current_task
 from ..runtime.threads import call_in_thread
-from ..tasks.config import check_poll_interval
+from ..tasks.config import MAX_POLL_INTERVAL_MS, MIN_POLL_INTERVAL_MS
 from ..tasks.errors import InvalidValue
 from .errors import not_a_task
 
@@ -47,7 +47,12 @@ class DurableTool(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.mode not in ("optional", "required"):
             raise InvalidValue("mode", f"must be 'optional' or 'required', not {self.mode!r}")
-        check_poll_interval("poll_interval", self.poll_interval_ms)
+        if not MIN_POLL_INTERVAL_MS <= self.poll_interval_ms <= MAX_POLL_INTERVAL_MS:
+            least, most = MIN_POLL_INTERVAL_MS / 1000, MAX_POLL_INTERVAL_MS / 1000
+            raise InvalidValue(
+                "poll_interval",
+                f"must be from {least:g} to {most:g} seconds, not {self.poll_interval_ms / 1000:g}",
+            )
 
 
 def wrap(tool: DurableTool) -> Callable[..., Awaitable[object]]:

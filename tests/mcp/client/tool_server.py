@@ -171,13 +171,13 @@ def add_asking_tools(shop: ToolServer) -> None:
     tool, durable = shop.server.tool, shop.tasks.durable
 
     @tool()
-    @durable(retries=2, poll_interval=50)
+    @durable(retries=2, poll_interval=0.05)
     async def ask_all(task: Task) -> str:
         """Asks a person, a model, and where it may look; one after the other."""
         person = await task.elicit("Who?", NAME_FORM, key="person")
-        model = await task.sample(SAMPLED, key="model")
+        model = await task.sample(SAMPLED["messages"], max_tokens=SAMPLED["maxTokens"], key="model")
         roots = await task.list_roots(key="roots")
-        return f"{(person.data or {})['name']}, {model.model}, {len(roots.roots)}"
+        return f"{(person.data or {})['name']}, {model['model']}, {len(roots)}"
 
     @tool()
     @durable()
@@ -186,7 +186,7 @@ def add_asking_tools(shop: ToolServer) -> None:
         return (await task.elicit("Who?", NAME_FORM)).action
 
     @tool()
-    @durable(retries=2, poll_interval=50)
+    @durable(retries=2, poll_interval=0.05)
     async def ask_two(task: Task) -> str:
         """Asks two persons at once."""
         params = {"mode": "form", "message": "Who?", "requestedSchema": NAME_FORM}

@@ -118,7 +118,7 @@ def add_asking_tools(server: MCPServer[object], site: ToolServer) -> None:
     async def confirming(task: Task, what: str = "it") -> str:
         site.begun.append(task.id)
         answer = await task.elicit(f"Do {what}?", CONFIRM, key="go")
-        return f"{answer.action}: {answer.data.get('confirm')}"
+        return f"{answer.action}: {(answer.data or {}).get('confirm')}"
 
     @server.tool()
     @site.tasks.durable()
