@@ -72,7 +72,7 @@ def test_a_clock_that_lags_behind_the_creator_of_the_task_gives_the_smallest_adv
 
 
 @row(90)
-@pytest.mark.parametrize("interval", [0.049, 30.001, 0, -1, "1", True, None])
+@pytest.mark.parametrize("interval", [0.049, 30.001, 0, -1, "x", True, None])
 def test_a_tool_cannot_ask_for_less_than_50_ms_or_more_than_30_s(interval: Any) -> None:
     with pytest.raises(InvalidValue) as caught:
         Tasks("memory:").durable(poll_interval=interval)(lambda: None)

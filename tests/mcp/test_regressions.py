@@ -24,8 +24,8 @@ from pydantic import AnyHttpUrl
 
 from perdure import Task, Tasks
 from perdure.mcp import admission
-from perdure.mcp.identity import owner_of_token
 from perdure.mcp.client import ClientTasks
+from perdure.mcp.identity import owner_of_token
 from perdure.runtime import RuntimeConfig
 from perdure.tasks import Owner
 
@@ -78,6 +78,7 @@ class ToolServer:
         self.tasks = Tasks("memory:", runtime=FAST_CONFIG, **options)
         self.outer, self.inner = Other(), Other()
         attached = self.tasks.attach(middleware=[self.inner], lifespan=pooled)
+        self.lifespan = attached["lifespan"]
         given: dict[str, Any] = {**attached, "token_verifier": tokens}
         given["middleware"] = [self.outer, *attached["middleware"]]
         if tokens is not None:
@@ -88,6 +89,9 @@ class ToolServer:
         """Of all tasks, in the order in which they were made; one that was told to end is cancelled."""
         tasks = [each.task for each in await task_edits.all_tasks(self.tasks.runtime.store)]
         return [each.status.value if each.cancel_requested_at is None else "cancelled" for each in tasks]
+
+    async def has_only(self, *statuses: str) -> bool:
+        return {*await self.statuses()} <= {*statuses}
 
     async def have(self, *statuses: str) -> bool:
         return await self.statuses() == list(statuses)
@@ -183,33 +187,43 @@ async def test_an_error_that_middleware_puts_in_the_place_of_a_task_is_the_answe
         answers = [await modern.call("pool"), await call_plainly(modern, "pool"), await core.call("pool")]
         got = [(each.result["content"], each.result["isError"]) for each in answers]
         assert got == [(instead["content"], True)] * 3
-        # There is no task, and a client that wants one can take no result.
+        # A client that requests a task can read no result.
         assert (await core.call("pool", task={})).code == -32602
-        assert await site.statuses() == []
+        await wait_until(lambda: site.has_only("completed", "cancelled"))
 
 
-async def test_a_handler_that_refuses_after_it_called_the_function_has_refused() -> None:
+async def test_durable_functions_of_a_low_level_server_are_called_directly_and_middleware_refuses_them() -> (
+    None
+):
     tasks = Tasks("memory:", runtime=FAST_CONFIG)
+    handled: list[str] = []
 
     @tasks.durable()
     async def quick() -> str:
         return "done"
 
-    async def call_tool(_: Request, __: CallToolRequestParams) -> CallToolResult:
-        await quick()
-        raise MCPError(-32042, "not you", {"because": "quota"})
+    async def call_tool(_: Request, params: CallToolRequestParams) -> CallToolResult:
+        handled.append(params.name)
+        return CallToolResult(content=[])
 
+    other = Other()
     server: Server[Any] = Server("low", on_call_tool=call_tool)
     tasks.install(server)
+    server.middleware.append(other)
     async with (
         serving(server.streamable_http_app()) as url,
         Client2026(url) as modern,
         Client2025(url) as core,
     ):
+        assert text_of((await core.call("quick")).result) == "done"
+        assert (await modern.until(await modern.start("quick"), "completed"))["result"]["content"]
+        other.refusing["tools/call"] = [MCPError(-32042, "not you", {"because": "quota"})] * 3
         answers = [await modern.call("quick"), await core.call("quick"), await core.call("quick", task={})]
         for answer in answers:
             assert answer.error == {"code": -32042, "message": "not you", "data": {"because": "quota"}}
-        assert sum((await task_edits.counts(tasks.runtime.store)).values()) == 0
+        await core.call("plain")
+        assert sum((await task_edits.counts(tasks.runtime.store)).values()) == 2
+    assert handled == ["plain"]
 
 
 # Calls that wait

@@ -169,6 +169,11 @@ class Serving(Protocol):
     """A server with tasks, as its request handlers see it."""
 
     @property
+    def has_tools(self) -> bool:
+        """Whether there are durable functions."""
+        ...
+
+    @property
     def adapter(self) -> ServerAdapter | None:
         """None before the server has started."""
         ...

@@ -87,7 +87,7 @@ class Admission(Extension):
         adapter = self._serving.adapter
         tool = None if adapter is None else await adapter.find(params.name)
         if adapter is None or tool is None:
-            if adapter is not None and requested_task(ctx) is not None and await adapter.durable_tools():
+            if self._serving.has_tools and requested_task(ctx) is not None:
                 raise wrong_task_mode(params.name, "cannot be called as a task")
             return await call_next(ctx)
         caller = self._identity.caller_of(ctx)

@@ -136,8 +136,7 @@ def not_running() -> MCPError:
     """Return the error for a use of the runtime outside of the server's lifespan."""
     return MCPError(
         INTERNAL_ERROR,
-        "tasks are not running: the server has not started, has stopped, or lacks the lifespan of "
-        "tasks.attach()",
+        "tasks are not running: the server has not started, or has stopped",
     )
 
 

@@ -11,9 +11,9 @@ attach(tasks, server)
 @tasks.durable
 async def build_report(year: int, task: Task) -> str: ...
 
-FastMCP has no public way to its low-level server, whose middleware tasks need, to the SDK's request, and to know
-whether a call is a client's: this module uses three private names. A tool of a mounted server is not known as durable to its parent, which refuses to
-start with one.
+This module uses three private names of FastMCP: it has no public way to its low-level server, whose middleware
+tasks need, to the SDK's request, and to the source of a call. A server does not start if a mounted server has a
+durable tool.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ from .wire import EXTENSION, RequestContext, StoredCall
 def attach(tasks: Tasks, server: FastMCP[Any]) -> None:
     """Make the durable tools of this server survive it. Call it before the server runs."""
     low_level = cast("Server[Any]", server._mcp_server)  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
-    tasks.join(low_level, FastMCPAdapter(server))
+    tasks.bind(server)
     server.add_extension(_TasksExtension(tasks))
+    tasks.join(low_level, FastMCPAdapter(server))
     logging.getLogger(FastMCP.__module__).addFilter(_is_not_of_a_task)
 
 

@@ -200,29 +200,36 @@ class Handlers:
         """Serve what the SDK has no other seam for, and pass on the rest."""
         if ctx.request_id is None:  # a notification
             return await call_next(ctx)
+        await self._refuse_strangers(ctx)
         match ctx.method, ctx.protocol_version:
             case "tools/call", _:
                 return await self._answer_call(ctx, call_next)
             case "subscriptions/listen", version if version == PROTOCOL_2026:
                 return await self._listen(ctx, call_next)
             case "initialize", _:
-                return await self._add_capability(ctx, await call_next(ctx))
+                return self._add_capability(ctx, await call_next(ctx))
             case "tools/list", version if version == PROTOCOL_2025:
                 return await self._add_task_support(await call_next(ctx))
             case _:
                 return await call_next(ctx)
 
+    async def _refuse_strangers(self, ctx: RequestContext) -> None:
+        """Refuse callers without access to tasks before the SDK reads the parameters of their request."""
+        if ctx.method.startswith("tasks/"):
+            self._identity.caller_of(ctx)
+        elif ctx.method == "tools/call" and self._identity.may_refuse:
+            name, adapter = (ctx.params or {}).get("name"), self._serving.adapter
+            if adapter is not None and isinstance(name, str) and await adapter.find(name) is not None:
+                self._identity.caller_of(ctx)
+
     @raises_mcp_errors
     async def _listen(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
         return await self._listening.answer(ctx, call_next, self._identity.caller_of)
 
-    async def _add_capability(self, ctx: RequestContext, result: HandlerResult) -> HandlerResult:
+    def _add_capability(self, ctx: RequestContext, result: HandlerResult) -> HandlerResult:
         """Advertise tasks at 2025-11-25, which has no extensions."""
         answer = as_object(result)
-        adapter = self._serving.adapter
-        if answer.get("protocolVersion") != PROTOCOL_2025 or adapter is None:
-            return result
-        if not await adapter.durable_tools():
+        if answer.get("protocolVersion") != PROTOCOL_2025 or not self._serving.has_tools:
             return result
         tasks: JsonObject = {"cancel": {}, "requests": {"tools": {"call": {}}}}
         if self._identity.may_list_tasks(ctx):
@@ -267,7 +274,7 @@ class Handlers:
                 self._notifier.start(ctx, created)
         if lifted is not None:
             return lifted
-        if created is None and requested is not None:
+        if requested is not None:
             _raise_refusal(result)
         return result
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from weakref import WeakKeyDictionary
 
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.provider import AccessToken, principal_components
+from mcp.server.session import ServerSession
 
 from ..tasks import Owner
 from ..tasks.errors import InvalidValue
@@ -44,17 +46,30 @@ class Identity:
         self._identify = identify
         self.requires_authentication = False
         """Whether the server accepts only callers with a verified token."""
+        self._callers: WeakKeyDictionary[ServerSession, Caller] = WeakKeyDictionary()
+        """The callers of current requests, each of which has a session object of its own."""
+
+    @property
+    def may_refuse(self) -> bool:
+        """Whether some callers have no access to tasks."""
+        return self.requires_authentication or self.anonymous == "refuse"
 
     def caller_of(self, ctx: RequestContext) -> Caller:
-        """Return the caller. Call this once for each request: `identify` may be slow.
+        """Return the caller, which is identified once for each request.
 
         Raise MCPError if this caller has no access to tasks.
         """
+        caller = self._callers.get(ctx.session)
+        if caller is None:
+            caller = self._callers[ctx.session] = self._identify_caller(ctx)
+        return caller
+
+    def _identify_caller(self, ctx: RequestContext) -> Caller:
         session_id = session_id_of(ctx)
         owner = self._known_owner(ctx)
         if owner is not None:
             return Caller(owner, session_id, can_list_tasks=True)
-        if self.requires_authentication or self.anonymous == "refuse":
+        if self.may_refuse:
             raise authentication_required()
         if self.anonymous == "session" and session_id is not None:
             return Caller(Owner.session(session_id), session_id, can_list_tasks=True)

@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from math import isfinite
 from typing import Any, ParamSpec, TypedDict, TypeVar, cast, overload
 
 import anyio
@@ -96,6 +97,11 @@ class Tasks:
     def adapter(self) -> ServerAdapter | None:
         """The server, once it has started."""
         return self._adapter
+
+    @property
+    def has_tools(self) -> bool:
+        """Whether there are durable functions."""
+        return bool(self._tools)
 
     # Tools
 
@@ -234,7 +240,7 @@ class Tasks:
 
     def join(self, server: Server[Any], adapter: ServerAdapter) -> None:
         """Serve `tasks/*` on the low-level server of a framework, whose tools the adapter calls."""
-        self._bind(adapter.server)
+        self.bind(adapter.server)
         for method in self._admission.methods():
             server.add_request_handler(method.method, method.params_type, _for_versions(method))
         server.middleware.append(self._middleware)
@@ -248,7 +254,7 @@ class Tasks:
     @asynccontextmanager
     async def serving(self, server: object, state: object = None) -> AsyncGenerator[None]:
         """Run tasks within this block, in which the server runs; `state` is that of the user's lifespan."""
-        self._bind(server)
+        self.bind(server)
         self._states.append(state)
         try:
             if isinstance(server, MCPServer) and len(self._states) == 1:
@@ -277,7 +283,8 @@ class Tasks:
 
         return both
 
-    def _bind(self, server: object) -> None:
+    def bind(self, server: object) -> None:
+        """Raise InvalidValue if the tasks belong to another server."""
         if self._server not in (None, server):
             raise InvalidValue("server", "these tasks belong to another server; make a Tasks for each")
         self._server = server
@@ -332,15 +339,13 @@ def _for_versions(method: MethodBinding) -> Callable[[RequestContext, BaseModel]
 
 
 def _seconds(name: str, value: Duration) -> float:
-    try:
-        return float(to_seconds(value))
-    except (TypeError, ValueError):
-        raise InvalidValue(name, f"must be a number of seconds or a timedelta, not {value!r}") from None
+    seconds = to_seconds(value)
+    if type(seconds) not in (int, float) or not isfinite(seconds):
+        raise InvalidValue(name, f"must be a number of seconds or a timedelta, not {value!r}")
+    return seconds
 
 
 def _milliseconds(name: str, value: Duration) -> int:
-    if isinstance(value, bool):
-        raise InvalidValue(name, f"must be a number of seconds or a timedelta, not {value!r}")
     return to_milliseconds(_seconds(name, value))
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from fastapi import FastAPI
@@ -149,7 +149,7 @@ async def test_a_low_level_server_holds_clients_to_what_its_tools_say(low: str) 
 async def test_a_server_that_was_built_without_a_part_does_not_start_and_names_it(
     url: str, part: str
 ) -> None:
-    server, _ = make(url, **{part: []})
+    server, _ = make(url, **cast("dict[str, Any]", {part: []}))
     app = server.streamable_http_app()
     with pytest.raises(InvalidValue) as raised:
         async with app.router.lifespan_context(app):
