@@ -119,16 +119,16 @@ def not_attached(part: str) -> MCPError:
 def not_a_task(function: str) -> MCPError:
     """Return the error for a durable function that was called outside of a task."""
     if _is_in_fastmcp():
-        advice = f"the server has no tasks; {ATTACH_TO_FASTMCP}, and register the function as a tool of it"
-    else:
-        advice = (
-            f"a server of its own must have the tasks: {ATTACH_TO_MCPSERVER}; with a low-level Server, "
-            f"{ATTACH_TO_LOW_LEVEL}. To start it from other code, use tasks.runtime.submit({function!r}, "
-            f"arguments); to call the function itself, without a task, use {function}.__wrapped__(...)"
+        return MCPError(
+            INTERNAL_ERROR,
+            f"tasks are not set up: the server has no tasks for {function!r}; {ATTACH_TO_FASTMCP}",
         )
     return MCPError(
         INTERNAL_ERROR,
-        f"{function!r} is durable and runs only as a task, for a client that calls it: {advice}",
+        f"{function!r} is durable and runs only as a task. If a client called it, the server has no tasks: "
+        f"{ATTACH_TO_MCPSERVER}; with a low-level Server, {ATTACH_TO_LOW_LEVEL}. To start a task from other "
+        f"code, use tasks.runtime.submit({function!r}, arguments); to call the function itself, without a "
+        f"task, use {function}.__wrapped__(...)",
     )
 
 

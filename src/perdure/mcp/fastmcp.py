@@ -11,9 +11,9 @@ attach(tasks, server)
 @tasks.durable
 async def build_report(year: int, task: Task) -> str: ...
 
-This module uses three private names of FastMCP: it has no public way to its low-level server, whose middleware
-tasks need, to the SDK's request, and to the source of a call. A server does not start if a mounted server has a
-durable tool.
+This module uses three private names of FastMCP: it has no public way to its low-level server, whose
+middleware tasks need, to the SDK's request, and to the source of a call. A server does not start if a mounted
+server has a durable tool.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, RequestParams
 from ..storage import Micros
 from ..storage.errors import PerdureError
 from ..tasks import Owner, Snapshot
-from ..tasks.errors import TerminalTask
+from ..tasks.errors import NotFound, TerminalTask
 from ..tasks.variables_and_checkpoint import check_from_client
 from .adapters import Serving
 from .attending import TaskStream
@@ -122,8 +122,8 @@ class Handlers:
     async def get(self, ctx: RequestContext, _: RequestParams) -> HandlerResult:
         owner = self._identity.caller_of(ctx).owner
         task_id = _task_id(ctx)
+        await self._require_declaration(ctx, owner, task_id)
         snapshot = await self._serving.runtime.get(owner, task_id)
-        _require_declaration(ctx, snapshot)
         if not snapshot.task.is_terminal:
             snapshot = await self._read_when_due(owner, snapshot)
         now = self._now()
@@ -142,10 +142,9 @@ class Handlers:
     async def cancel(self, ctx: RequestContext, _: RequestParams) -> HandlerResult:
         owner = self._identity.caller_of(ctx).owner
         task_id = _task_id(ctx)
+        await self._require_declaration(ctx, owner, task_id)
         runtime = self._serving.runtime
         if ctx.protocol_version == PROTOCOL_2026:
-            if not declares_tasks(ctx.params):
-                _require_declaration(ctx, await runtime.get(owner, task_id))
             with suppress(TerminalTask):  # it has ended, as the client wishes
                 await runtime.cancel(owner, task_id)
             return {"resultType": "complete"}
@@ -193,6 +192,16 @@ class Handlers:
         stream = TaskStream(ctx, self._serving.runtime, owner, names_task=True)
         task = (await stream.wait(_task_id(ctx))).task
         return result_2025(task, result_or_raise(task.outcome))
+
+    async def _require_declaration(self, ctx: RequestContext, owner: Owner, task_id: str) -> None:
+        """Raise -32021 if the client of 2026-07-28 declares only the tasks of 2025-11-25, and this is not one."""
+        if not _lacks_extension(ctx):
+            return
+        with suppress(NotFound):
+            task = (await self._serving.runtime.get(owner, task_id)).task
+            if protocol_of(task.meta) == PROTOCOL_2025:
+                return
+        raise missing_capability()
 
     # Middleware
 
@@ -311,12 +320,6 @@ def _task_id(ctx: RequestContext) -> str:
     task_id = decode(ctx.params, TaskParams).task_id
     _check_name_header(ctx, task_id)
     return task_id
-
-
-def _require_declaration(ctx: RequestContext, snapshot: Snapshot) -> None:
-    """Raise -32021 if the client of 2026-07-28 declares only the tasks of 2025-11-25, and this is not one."""
-    if _lacks_extension(ctx) and protocol_of(snapshot.task.meta) != PROTOCOL_2025:
-        raise missing_capability()
 
 
 def _lacks_extension(ctx: RequestContext) -> bool:
