@@ -341,15 +341,6 @@ async def test_a_form_that_refers_to_nothing_takes_any_answer(reference: str) ->
         assert text_of((await client.until(task_id, "completed"))["result"]) == "Ada"
 
 
-async def until_asked(client: Client2025, of_task: Json) -> Answer:
-    """What came of the wait in which the client was asked; one so short may be over before that."""
-    async with asyncio.timeout(15):
-        while True:
-            answer = await client.send("tasks/result", of_task)
-            if client.asked:
-                return answer
-
-
 # Whose a task is
 
 

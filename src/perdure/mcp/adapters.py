@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import Context, MCPServer
@@ -27,7 +27,7 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
-from ..runtime import Again, Runtime, Task
+from ..runtime import Again, Task
 from ..runtime.endings import said_by
 from ..runtime.errors import is_signal
 from ..runtime.task import set_current_task
@@ -163,29 +163,6 @@ async def _ask_round(
     responses = {key: answers[key + suffix].raw_answer for key in asked.input_requests}
     call = {**dump_result(params), "inputResponses": responses, "requestState": asked.request_state}
     return CallToolRequestParams.model_validate(call, by_name=False)
-
-
-class Serving(Protocol):
-    """A server with tasks, as its request handlers see it."""
-
-    @property
-    def has_tools(self) -> bool:
-        """Whether there are durable functions."""
-        ...
-
-    @property
-    def adapter(self) -> ServerAdapter | None:
-        """None before the server has started."""
-        ...
-
-    @property
-    def runtime(self) -> Runtime:
-        """Raise MCPError if the server does not run."""
-        ...
-
-    def start_soon(self, function: Callable[..., Awaitable[None]], /, *args: object) -> None:
-        """Run a function in the background, until it returns or the server stops."""
-        ...
 
 
 class _ToolAdapter(ServerAdapter):

@@ -27,10 +27,9 @@ from ..storage.errors import PerdureError
 from ..tasks import NewTask, Snapshot
 from ..tasks.edits import resolve_ttl
 from ..tasks.errors import TerminalTask
-from .adapters import ServerAdapter, Serving
-from .attending import TaskStream
+from .adapters import ServerAdapter
 from .errors import missing_capability, to_mcp_error, wrong_task_mode
-from .handlers import Handlers
+from .handlers import Handlers, Serving
 from .identity import Caller, Identity
 from .tool import DurableTool
 from .wire import (
@@ -133,7 +132,7 @@ class Admission(Extension):
 
     async def _wait_2026(self, ctx: RequestContext, caller: Caller, task_id: str) -> JsonObject:
         """Wait for a task that the client does not know. Its questions are rounds of the call."""
-        stream = TaskStream(ctx, self._serving.runtime, caller.owner, names_task=False)
+        stream = self._handlers.stream(ctx, caller.owner, names_task=False)
         snapshot = await self._cancel_if_disconnected(ctx, caller, stream.wait_for_input(task_id), task_id)
         if snapshot.task.is_terminal:
             return result_2026(result_or_raise(snapshot.task.outcome))
@@ -178,7 +177,7 @@ class Admission(Extension):
         return created_result(snapshot.task, self._shown_at(snapshot, called_at))
 
     async def _wait_2025(self, ctx: RequestContext, caller: Caller, task_id: str) -> JsonObject:
-        stream = TaskStream(ctx, self._serving.runtime, caller.owner, names_task=False)
+        stream = self._handlers.stream(ctx, caller.owner, names_task=False)
         ended = await self._cancel_if_disconnected(ctx, caller, stream.wait(task_id), task_id)
         result = result_2026(result_or_raise(ended.task.outcome))
         result.pop("resultType")

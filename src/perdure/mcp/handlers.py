@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -18,22 +19,22 @@ from mcp.server.extension import MethodBinding
 from mcp.server.session import ServerSession
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import decode_header_value
-from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, RequestParams
+from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, SERVER_INFO_META_KEY, RequestParams
 
+from ..runtime import Runtime
 from ..storage import Micros
 from ..storage.errors import PerdureError
-from ..tasks import Owner, Snapshot
+from ..tasks import Owner, Snapshot, Status
 from ..tasks.errors import NotFound, TerminalTask
-from ..tasks.variables_and_checkpoint import check_from_client
-from .adapters import Serving
-from .attending import TaskStream
+from .adapters import ServerAdapter
 from .errors import header_mismatch, missing_capability, raises_mcp_errors
 from .identity import Identity, headers_of
-from .watching import Listening, StatusNotifier
+from .streams import OpenStreams, StatusNotifier, Subscription, TaskStream, subscription_result
 from .wire import (
     PROTOCOL_2025,
     PROTOCOL_2026,
     JsonObject,
+    ListenParams,
     ListParams,
     RequestContext,
     TaskParams,
@@ -62,6 +63,37 @@ NAME_HEADER = "mcp-name"
 EARLY_POLL_DELAY = 0.25
 """Seconds for which the answer to a poll is delayed that comes earlier than it was advised."""
 MAX_REMEMBERED_POLLS = 8192
+
+
+class Serving(Protocol):
+    """A server with tasks, as its request handlers see it."""
+
+    @property
+    def has_tools(self) -> bool:
+        """Whether there are durable functions."""
+        ...
+
+    @property
+    def adapter(self) -> ServerAdapter | None:
+        """None before the server has started."""
+        ...
+
+    @property
+    def runtime(self) -> Runtime:
+        """Raise MCPError if the server does not run."""
+        ...
+
+    @property
+    def streams(self) -> OpenStreams: ...
+
+    @property
+    def notifier(self) -> StatusNotifier:
+        """Raise MCPError if the server does not run."""
+        ...
+
+    def start_soon(self, function: Callable[..., Awaitable[None]], /, *args: object) -> None:
+        """Run a function in the background, until it returns or the server stops."""
+        ...
 
 
 class PollLimiter:
@@ -94,8 +126,6 @@ class Handlers:
         self._serving = serving
         self._identity = identity
         self._polls = PollLimiter()
-        self._notifier = StatusNotifier(serving)
-        self._listening = Listening(serving)
         self._created: WeakKeyDictionary[ServerSession, Snapshot] = WeakKeyDictionary()
         """The tasks that calls created which have not been answered yet. Each request has its own session."""
         self.is_bound = False
@@ -129,6 +159,8 @@ class Handlers:
         now = self._now()
         if ctx.protocol_version == PROTOCOL_2026:
             return {"resultType": "complete", **task_2026(snapshot.task, now)}
+        if snapshot.task.status is Status.INPUT_REQUIRED:  # a client that only polls is asked in its session
+            self._serving.notifier.poll(ctx, snapshot)
         return task_2025(snapshot.task, now)
 
     async def _read_when_due(self, owner: Owner, snapshot: Snapshot) -> Snapshot:
@@ -166,7 +198,6 @@ class Handlers:
 
     async def answer(self, owner: Owner, task_id: str, update: UpdateParams) -> None:
         """Store answers and variables. They are ignored if the task has ended, perhaps by other answers."""
-        check_from_client(update.variables)
         if not (update.input_responses or update.variables):
             await self._serving.runtime.get(owner, task_id)
             return
@@ -189,12 +220,17 @@ class Handlers:
 
     async def result(self, ctx: RequestContext, _: RequestParams) -> HandlerResult:
         owner = self._identity.caller_of(ctx).owner
-        stream = TaskStream(ctx, self._serving.runtime, owner, names_task=True)
+        stream = self.stream(ctx, owner, names_task=True)
         task = (await stream.wait(_task_id(ctx))).task
         return result_2025(task, result_or_raise(task.outcome))
 
+    def stream(self, ctx: RequestContext, owner: Owner, *, names_task: bool) -> TaskStream:
+        """Return the stream of a request that waits for a task."""
+        serving = self._serving
+        return TaskStream(ctx, serving.runtime, owner, names_task=names_task, streams=serving.streams)
+
     async def _require_declaration(self, ctx: RequestContext, owner: Owner, task_id: str) -> None:
-        """Raise -32021 if the client of 2026-07-28 declares only the tasks of 2025-11-25, and this is not one."""
+        """Raise -32021 if the client of 2026-07-28 declares tasks of 2025-11-25 only, and this is not one."""
         if not _lacks_extension(ctx):
             return
         with suppress(NotFound):
@@ -215,6 +251,9 @@ class Handlers:
                 return await self._answer_call(ctx, call_next)
             case "subscriptions/listen", version if version == PROTOCOL_2026:
                 return await self._listen(ctx, call_next)
+            case "logging/setLevel", _:
+                self._serving.streams.set_level(ctx, (ctx.params or {}).get("level"))
+                return await call_next(ctx)
             case "initialize", _:
                 return self._add_capability(ctx, await call_next(ctx))
             case "tools/list", version if version == PROTOCOL_2025:
@@ -233,7 +272,25 @@ class Handlers:
 
     @raises_mcp_errors
     async def _listen(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
-        return await self._listening.answer(ctx, call_next, self._identity.caller_of)
+        notifications = as_object((ctx.params or {}).get("notifications"))
+        streams = self._serving.streams
+        if "taskIds" not in notifications:
+            with streams.open():
+                return await call_next(ctx)
+            return self._stamp(subscription_result(ctx))
+        owner = self._identity.caller_of(ctx).owner
+        if not declares_tasks(ctx.params):
+            raise missing_capability()
+        task_ids = decode(notifications, ListenParams, "$.notifications").task_ids
+        subscription = Subscription(ctx, self._serving.runtime, owner, task_ids, streams)
+        has_others = any(value for kind, value in notifications.items() if kind != "taskIds")
+        return self._stamp(dump_result(await subscription.serve(call_next, has_others=has_others)))
+
+    def _stamp(self, result: JsonObject) -> JsonObject:
+        """Add the name of the server to a result of 2026-07-28 that the SDK does not send."""
+        adapter = self._serving.adapter
+        stamp = {} if adapter is None else {SERVER_INFO_META_KEY: adapter.info_stamp}
+        return {**result, "_meta": {**as_object(result.get("_meta")), **stamp}}
 
     def _add_capability(self, ctx: RequestContext, result: HandlerResult) -> HandlerResult:
         """Advertise tasks at 2025-11-25, which has no extensions."""
@@ -280,7 +337,7 @@ class Handlers:
         else:
             self._promise_poll(created)
             if ctx.protocol_version == PROTOCOL_2025:
-                self._notifier.start(ctx, created)
+                self._serving.notifier.follow(ctx, created, meta_of(ctx).get("progressToken"))
         if lifted is not None:
             return lifted
         if requested is not None:

@@ -40,6 +40,7 @@ from .admission import Admission
 from .errors import not_attached, not_running, to_mcp_error
 from .handlers import Handlers
 from .identity import AnonymousPolicy, Identify, Identity
+from .streams import TRANSPORT_KEEP_ALIVE_SECONDS, OpenStreams, StatusNotifier
 from .tool import DurableTool, TaskMode, check_function, wrap
 from .wire import RequestContext
 
@@ -68,18 +69,20 @@ class Tasks:
         *,
         anonymous: AnonymousPolicy = "id",
         identify: Identify | None = None,
+        keep_alive: Duration = TRANSPORT_KEEP_ALIVE_SECONDS,
         store: StoreConfig = StoreConfig(),
         runtime: RuntimeConfig = RuntimeConfig(),
     ) -> None:
         """Keep tasks in the storage of this URL.
 
         `anonymous` decides what a server without authentication does, and `identify` identifies callers in a
-        way of your own; it is called once for each request about tasks.
+        way of your own; it is called once for each request about tasks. A request that waits for a task gets
+        a message whenever its stream was silent for `keep_alive`, so that proxies do not close it.
         """
         self._identity = Identity(anonymous, identify)
         self._store_config = replace(store, allow_anonymous=anonymous != "refuse")
         self._app = App(url, store=self._store_config, runtime=runtime)
-        self._host = _RuntimeHost(self._app)
+        self._host = _RuntimeHost(self._app, _seconds("keep_alive", keep_alive))
         self._handlers = Handlers(self, self._identity)
         self._admission = Admission(self, self._identity, self._handlers)
         self._tools: dict[str, DurableTool] = {}
@@ -102,6 +105,25 @@ class Tasks:
     def has_tools(self) -> bool:
         """Whether there are durable functions."""
         return bool(self._tools)
+
+    @property
+    def streams(self) -> OpenStreams:
+        """The streams of requests that wait for tasks."""
+        return self._host.streams
+
+    @property
+    def notifier(self) -> StatusNotifier:
+        """What notifies sessions of 2025-11-25, while the server runs."""
+        return self._host.notifier
+
+    def close_streams(self) -> None:
+        """Answer all requests that wait for a task, because the server is about to stop.
+
+        `perdure serve` calls this at SIGTERM. In a server of your own, call it before the connections are
+        closed: streams of `subscriptions/listen` end with their result, waiting requests with an error that
+        says to send them again.
+        """
+        self._host.streams.close()
 
     # Tools
 
@@ -356,8 +378,11 @@ class _RuntimeHost:
     belongs to none of them, and that the last one awaits.
     """
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, keep_alive: float) -> None:
         self._app = app
+        self._keep_alive = keep_alive
+        self.streams = OpenStreams(keep_alive)
+        self._notifier: StatusNotifier | None = None
         self._users = 0
         self._lock = anyio.Lock()
         self._runtime: Runtime | None = None
@@ -370,6 +395,12 @@ class _RuntimeHost:
         if self._runtime is None:
             raise not_running()
         return self._runtime
+
+    @property
+    def notifier(self) -> StatusNotifier:
+        if self._notifier is None:
+            raise not_running()
+        return self._notifier
 
     def start_soon(self, function: Callable[..., Awaitable[None]], /, *args: object) -> None:
         if self._group is None:
@@ -411,6 +442,7 @@ class _RuntimeHost:
 
     async def _close(self) -> None:
         hosting, self._hosting = self._hosting, None
+        self.streams.close()
         self._stop.set()
         if hosting is not None:
             await hosting
@@ -418,6 +450,8 @@ class _RuntimeHost:
     async def _host(self, opened: asyncio.Future[None]) -> None:
         try:
             async with self._app.open() as self._runtime, anyio.create_task_group() as self._group:
+                self.streams = OpenStreams(self._keep_alive)
+                self._notifier = StatusNotifier(self._runtime, self.streams, self._group)
                 opened.set_result(None)
                 await self._stop.wait()
                 self._group.cancel_scope.cancel()
@@ -426,4 +460,4 @@ class _RuntimeHost:
                 raise
             opened.set_exception(error)
         finally:
-            self._runtime = self._group = None
+            self._runtime = self._group = self._notifier = None

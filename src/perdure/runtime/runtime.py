@@ -15,6 +15,7 @@ from ..tasks.canonical_json import JsonLike
 from ..tasks.inputs import InputError
 from ..tasks.lifecycle import ACTIVE_STATUSES
 from ..tasks.task_snapshot import LEASES, TASKS
+from ..tasks.variables_and_checkpoint import check_from_client
 from . import lease as leases
 from . import telemetry
 from .config import RuntimeConfig
@@ -165,18 +166,20 @@ class Runtime:
         answers: Mapping[str, JsonLike],
         variables: Mapping[str, JsonLike] = {},
     ) -> Snapshot:
-        """Answer questions of the task, and set variables: all of it in one write, or nothing.
+        """Store answers to questions of the task, and set variables: all of it in one write, or nothing.
 
-        When all is answered, the task continues, wherever it runs. Raise MalformedAnswer if an answer does
-        not match its form, and TerminalTask if the task has finished.
+        After the last answer the task resumes, wherever it runs. Keys that are not outstanding are ignored.
+        Raise MalformedAnswer if an answer does not match its form, and TerminalTask if the task has ended.
         """
         from ..tasks.form_validation import check_form  # noqa: PLC0415 (jsonschema is slow to import)
+
+        check_from_client(variables)
 
         def edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
             changed = task
             if variables:
                 changed = edits.set_variables(changed, variables, now=now, config=config)
-            if answers or not variables:
+            if answers:
                 changed = edits.answer(changed, answers, now=now, config=config)  # checks the limits first
             for key in task.outstanding.keys() - changed.outstanding.keys():
                 check_form(key, task.inputs[key], answers[key])
@@ -185,7 +188,7 @@ class Runtime:
         return await self.store.update(owner, task_id, lambda read: self.store.edit(read, edit))
 
     async def fail_question(self, owner: Owner, task_id: str, key: str, error: InputError) -> Snapshot:
-        """Give the function an error as the answer to a question."""
+        """Store a JSON-RPC error as the answer to a question. Raise TerminalTask if the task has ended."""
 
         def edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
             return edits.fail_question(task, key, error, now=now, config=config)

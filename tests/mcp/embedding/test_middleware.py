@@ -71,7 +71,7 @@ class Gate:
 
 
 def guarded(url: str, where: str) -> tuple[MCPServer[Any], Tasks, Guard | Gate]:
-    """A server with the user's own guard. `attach` puts the middleware that it is given behind that of tasks."""
+    """A server with the user's own guard. `attach` puts given middleware behind that of tasks."""
     tasks = Tasks(url, runtime=FAST_CONFIG)
     guard = Guard() if where == "extension" else Gate()
     if isinstance(guard, Guard):
