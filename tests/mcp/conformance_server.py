@@ -36,7 +36,7 @@ def confirmation(question: str) -> InputRequest:
     )
 
 
-NO_DRAIN = RuntimeConfig(drain=0.0, cancel_grace=1.0)
+NO_DRAIN = RuntimeConfig(drain_timeout=0.0, cancel_grace=1.0)
 """Most tests leave tasks behind that wait."""
 
 

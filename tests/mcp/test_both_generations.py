@@ -56,7 +56,7 @@ async def both(request: pytest.FixtureRequest, anyio_backend: str) -> AsyncGener
 
 @asynccontextmanager
 async def hosting(*, authenticated: bool) -> AsyncGenerator[str]:
-    tasks = Tasks("memory:", runtime=RuntimeConfig(drain=0.0, cancel_grace=0.5))
+    tasks = Tasks("memory:", runtime=RuntimeConfig(drain_timeout=0.0, cancel_grace=0.5))
     auth = AuthSettings(issuer_url=AnyHttpUrl("https://issuer.test"), resource_server_url=None)
     server: MCPServer[object] = MCPServer(
         "tests",

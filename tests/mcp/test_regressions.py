@@ -38,7 +38,7 @@ from .tool_helpers import text_of
 pytestmark = pytest.mark.anyio
 
 Request: TypeAlias = ServerRequestContext[Any, Any]
-FAST_CONFIG = RuntimeConfig(drain=0.0, cancel_grace=0.5, report_interval=0.05)
+FAST_CONFIG = RuntimeConfig(drain_timeout=0.0, cancel_grace=0.5, report_interval=0.05)
 LASTING: Json = {"then_wait": True}
 KEY: Json = {"perdure/idempotencyKey": "one"}
 FORM: Json = {"type": "object", "properties": {"confirm": {"type": "boolean"}}, "required": ["confirm"]}

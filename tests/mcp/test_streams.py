@@ -39,7 +39,7 @@ class Site:
 @asynccontextmanager
 async def hosting(**options: Any) -> AsyncGenerator[Site]:
     site = Site()
-    site.tasks = Tasks("memory:", runtime=RuntimeConfig(drain=0.0, cancel_grace=0.5), **options)
+    site.tasks = Tasks("memory:", runtime=RuntimeConfig(drain_timeout=0.0, cancel_grace=0.5), **options)
     server: MCPServer[object] = MCPServer("tests", **site.tasks.attach())
 
     @server.tool()

@@ -162,7 +162,7 @@ def about(caller: Caller, task_id: str) -> dict[str, Json]:
 
 async def serve(names: Sequence[str]) -> None:
     """Until the one who started this hangs up."""
-    tasks = Tasks("memory:", runtime=RuntimeConfig(drain=0))
+    tasks = Tasks("memory:", runtime=RuntimeConfig(drain_timeout=0))
     app = make_server(tasks, people(*names)).streamable_http_app()
     logging.basicConfig(level=logging.ERROR, force=True)
     async with serving(app) as url:

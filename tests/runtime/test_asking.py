@@ -260,7 +260,7 @@ async def test_asked_on_one_replica_answered_through_another_and_resumed_on_a_th
 async def test_an_answer_reaches_a_task_whose_asker_was_shut_down(replicas: Replicas) -> None:
     app = asking()
     other = await replicas.start(app, work=False)
-    async with replicas.running(app, replace(UNHURRIED, drain=0.0)) as asker:
+    async with replicas.running(app, replace(UNHURRIED, drain_timeout=0.0)) as asker:
         made = await asker.submit("ask")
         await asked(other, made)
     waiting = await now(other, made)

@@ -275,7 +275,7 @@ async def test_the_questions_of_a_step_are_its_own_and_what_was_answered_is_not_
         return [earlier, said]
 
     app = app_of(Step("first", first), Step("second", second, {"earlier": Output("first")}), retries=1)
-    at_once = replace(UNHURRIED, drain=0.0)
+    at_once = replace(UNHURRIED, drain_timeout=0.0)
     async with replicas.running(app, at_once) as runtime:
         made = await runtime.submit("flow")
         await go_on(runtime, await paused(runtime, made.task.task_id), {"count": 1})

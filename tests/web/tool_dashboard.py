@@ -21,7 +21,7 @@ from perdure.web import Dashboard
 from ..runtime.replicas import QUICK
 
 PAGES = 4
-SLOW_HEARTBEAT = replace(QUICK, heartbeat=3.0)
+SLOW_HEARTBEAT = replace(QUICK, heartbeat_interval=3.0)
 """A lease outlasts a machine that stands still for a while: no worker is lost here."""
 ME = Owner.user("https://id.example", "ana <secret>")
 ORIGIN = "http://127.0.0.1"

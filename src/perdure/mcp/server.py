@@ -48,6 +48,7 @@ log = logging.getLogger("perdure.mcp")
 
 P = ParamSpec("P")
 R = TypeVar("R")
+C = TypeVar("C", StoreConfig, RuntimeConfig)
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
 
@@ -67,6 +68,11 @@ class Tasks:
         self,
         url: str | Storage,
         *,
+        ttl: Duration | UnsetType | None = UNSET,
+        max_ttl: Duration | UnsetType | None = UNSET,
+        retention: Duration | UnsetType | None = UNSET,
+        max_tasks_per_owner: int | UnsetType = UNSET,
+        concurrency: int | UnsetType = UNSET,
         anonymous: AnonymousPolicy = "id",
         identify: Identify | None = None,
         keep_alive: Duration = TRANSPORT_KEEP_ALIVE_SECONDS,
@@ -75,13 +81,18 @@ class Tasks:
     ) -> None:
         """Keep tasks in the storage of this URL.
 
-        `anonymous` decides what a server without authentication does, and `identify` identifies callers in a
+        The first five options are those of `store` and `runtime`, which have the others. `anonymous` decides what a server without authentication does, and `identify` identifies callers in a
         way of your own; it is called once for each request about tasks. A request that waits for a task gets
         a message whenever its stream was silent for `keep_alive`, so that proxies do not close it.
         """
         self._identity = Identity(anonymous, identify)
+        store = _with_options(
+            store, ttl=ttl, max_ttl=max_ttl, retention=retention, max_tasks_per_owner=max_tasks_per_owner
+        )
         self._store_config = replace(store, allow_anonymous=anonymous != "refuse")
-        self._app = App(url, store=self._store_config, runtime=runtime)
+        self._app = App(
+            url, store=self._store_config, runtime=_with_options(runtime, concurrency=concurrency)
+        )
         self._host = _RuntimeHost(self._app, _seconds("keep_alive", keep_alive))
         self._handlers = Handlers(self, self._identity)
         self._admission = Admission(self, self._identity, self._handlers)
@@ -141,7 +152,7 @@ class Tasks:
         backoff: Duration = 1,
         restart: bool = True,
         timeout: Duration | None = None,
-        ttl: Duration | UnsetType | None = UNSET,
+        ttl: Duration | None = None,
         poll_interval: Duration = 5,
         input_deadline: Duration | None = None,
         operators_answer: bool = False,
@@ -159,7 +170,7 @@ class Tasks:
         backoff: Duration = 1,
         restart: bool = True,
         timeout: Duration | None = None,
-        ttl: Duration | UnsetType | None = UNSET,
+        ttl: Duration | None = None,
         poll_interval: Duration = 5,
         input_deadline: Duration | None = None,
         operators_answer: bool = False,
@@ -174,7 +185,7 @@ class Tasks:
         wait for its first start; `poll_interval` is the longest interval that clients are advised to poll in;
         a question must be answered within `input_deadline`, else the task fails.
         """
-        ttl_ms = ttl if ttl is None or isinstance(ttl, UnsetType) else _milliseconds("ttl", ttl)
+        ttl_ms = UNSET if ttl is None else _milliseconds("ttl", ttl)
         resolve_ttl(ttl_ms, self._store_config)
 
         def register(function: Callable[..., object]) -> Callable[..., object]:
@@ -358,6 +369,16 @@ def _for_versions(method: MethodBinding) -> Callable[[RequestContext, BaseModel]
         return await method.handler(ctx, params)
 
     return handle
+
+
+def _with_options(config: C, **options: object) -> C:
+    """Return settings with options that were set. Raise InvalidValue if one is set in the settings too."""
+    given = {name: value for name, value in options.items() if not isinstance(value, UnsetType)}
+    for name in given:
+        if getattr(config, name) != getattr(type(config)(), name):
+            kind = type(config).__name__
+            raise InvalidValue(name, f"is set twice: as an option of Tasks and in its {kind}; set it once")
+    return replace(config, **given)
 
 
 def _seconds(name: str, value: Duration) -> float:

@@ -35,7 +35,7 @@ class DurableTool(msgspec.Struct, frozen=True, kw_only=True):
     function: Callable[..., object]
     """The original function."""
     mode: TaskMode
-    ttl_ms: int | UnsetType | None = UNSET
+    ttl_ms: int | UnsetType = UNSET
     """The ttl for clients that do not request one. If unset, the store's default applies."""
     poll_interval_ms: int
     """The longest poll interval that clients are advised to use."""

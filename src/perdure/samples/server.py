@@ -13,7 +13,7 @@ from ..mcp import Tasks
 from ..runtime import RuntimeConfig, Task
 from .feed_tools import SampleFeeds, add_feed_tools
 
-DEMO_CONFIG = RuntimeConfig(heartbeat=1.0, drain=1.0, cancel_grace=1.0)
+DEMO_CONFIG = RuntimeConfig(heartbeat_interval=1.0, drain_timeout=1.0, cancel_grace=1.0)
 """Tasks of a killed server are recovered within eight seconds, and Ctrl+C does not wait for reports."""
 PAGES = 12
 NAME_FORM = {

@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import typing
 from collections.abc import Callable
+from datetime import timedelta
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -15,10 +16,10 @@ import pytest
 from fastmcp.server.context import Context as FastMCPContext
 from mcp.server import MCPServer
 from mcp.shared.exceptions import MCPError
-from msgspec import UNSET
 from pydantic import Field
 
 from perdure import Task, Tasks
+from perdure.runtime import RuntimeConfig
 from perdure.storage.errors import PerdureError
 from perdure.tasks import Owner, StoreConfig
 from perdure.tasks.errors import InvalidValue
@@ -268,7 +269,6 @@ DAY = 24 * 3600
         ("ttl", "1h"),
         ("ttl", True),
         ("ttl", 30 * DAY + 1),
-        ("ttl", None),
         ("poll_interval", 0.049),
         ("poll_interval", 30.001),
         ("poll_interval", "1s"),
@@ -290,10 +290,10 @@ def test_an_option_that_cannot_be_is_refused_by_its_name(
 
 
 def test_what_the_store_was_told_to_allow_is_not_refused() -> None:
-    tasks = Tasks("memory:", store=StoreConfig(max_ttl_ms=None))
-    tasks.durable(ttl=None)(first)
+    tasks = Tasks("memory:", store=StoreConfig(max_ttl=None))
+    tasks.durable(first)
     tasks.durable(ttl=60 * DAY)(between)
-    tasks.durable(ttl=UNSET, poll_interval=0.05, retries=0)(annotated)
+    tasks.durable(ttl=None, poll_interval=0.05, retries=0)(annotated)
 
 
 def test_a_name_is_taken_once(bench: ToolServer) -> None:
@@ -340,3 +340,46 @@ async def test_a_durable_function_that_other_code_calls_says_what_to_do_instead(
     assert "MCPServer(..., **tasks.attach())" in said
     assert "tasks.runtime.submit('first', arguments)" in said
     assert "first.__wrapped__(...)" in said
+
+
+# Options of Tasks
+
+
+def test_an_option_of_tasks_is_that_of_its_settings(anyio_backend: str) -> None:
+    tasks = Tasks("memory:", ttl=60, max_ttl=timedelta(hours=1), max_tasks_per_owner=3, concurrency=2)
+    assert "ttl: " in str(refused_by(tasks, ttl=3601))
+
+
+def refused_by(tasks: Tasks, **options: Any) -> InvalidValue:
+    with pytest.raises(InvalidValue) as raised:
+        tasks.durable(**options)(first)
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"ttl": 60, "store": StoreConfig(ttl=120)},
+        {"max_tasks_per_owner": 3, "store": StoreConfig(max_tasks_per_owner=4)},
+        {"concurrency": 3, "runtime": RuntimeConfig(concurrency=4)},
+    ],
+)
+def test_an_option_that_is_set_twice_is_an_error(options: Json) -> None:
+    with pytest.raises(InvalidValue, match="is set twice"):
+        Tasks("memory:", **options)
+
+
+LATER = ("rate_limit", "priority", "executor", "input_grace")
+LATER_OF_TASKS = ("application", "encryption_keys", "encrypt", "hand_over_after", "answer_within", "executor")
+
+
+@pytest.mark.parametrize("option", [*LATER, "every", "run_at"])
+def test_options_that_come_later_are_not_accepted_by_durable(bench: ToolServer, option: str) -> None:
+    with pytest.raises(TypeError, match=option):
+        bench.tasks.durable(**{option: 1})
+
+
+@pytest.mark.parametrize("option", LATER_OF_TASKS)
+def test_options_that_come_later_are_not_accepted_by_tasks(option: str) -> None:
+    with pytest.raises(TypeError, match=option):
+        Tasks("memory:", **cast("Any", {option: 1}))

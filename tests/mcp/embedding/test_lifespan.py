@@ -183,7 +183,7 @@ async def test_a_storage_that_was_given_ready_is_used_and_not_closed(url: str) -
 
 @server
 async def test_limits_of_the_store_are_those_that_were_given(url: str) -> None:
-    tasks = Tasks(url, store=StoreConfig(max_ttl_ms=1000, default_ttl_ms=1000))
+    tasks = Tasks(url, store=StoreConfig(max_ttl=1, ttl=1))
     server: MCPServer[Any] = MCPServer("host", **tasks.attach())
     add_tools(server, tasks)
     async with serving(server.streamable_http_app()) as endpoint, Client2025(endpoint) as core:

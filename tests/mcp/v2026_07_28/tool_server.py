@@ -81,7 +81,7 @@ def add_tools(server: MCPServer[object], tasks: Tasks) -> None:
 
 def tasks_at(where: str, **options: Any) -> Tasks:
     """Tasks of a server that does not wait for what tests leave behind."""
-    return Tasks(where, runtime=RuntimeConfig(drain=0), **options)
+    return Tasks(where, runtime=RuntimeConfig(drain_timeout=0), **options)
 
 
 @asynccontextmanager

@@ -62,7 +62,7 @@ class Names:
 
 @asynccontextmanager
 async def hosting(*, authenticated: bool = False) -> AsyncGenerator[ToolServer]:
-    tasks = Tasks("memory:", runtime=RuntimeConfig(drain=0.0, cancel_grace=0.5))
+    tasks = Tasks("memory:", runtime=RuntimeConfig(drain_timeout=0.0, cancel_grace=0.5))
     auth = AuthSettings(issuer_url=AnyHttpUrl("https://issuer.test"), resource_server_url=None)
     server: MCPServer[object] = MCPServer(
         "tests",
