@@ -13,7 +13,7 @@ from mcp.client.stdio import StdioServerParameters
 from mcp.shared.exceptions import MCPError
 from mcp_types import REQUEST_TIMEOUT, ElicitRequestParams, ElicitResult
 
-from perdure.mcp.client.errors import WasCancelled
+from perdure.mcp.client.errors import TaskWasCancelled
 
 from ...conditions import wait_until
 from ..raw_clients import Client2026, Json
@@ -198,5 +198,5 @@ async def test_a_call_whose_task_another_cancels_is_told_so(shop: ToolServer, ur
         calling = asyncio.create_task(visitor.client.call_tool("hold"))
         await wait_until(lambda: len(shop.watch.of("tasks/get")) > 0)
         await other.cancel(shop.watch.of("tasks/get")[0].params["taskId"])
-        with pytest.raises(WasCancelled):
+        with pytest.raises(TaskWasCancelled):
             await calling

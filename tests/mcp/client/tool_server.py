@@ -17,6 +17,7 @@ from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
+    CallToolResult,
     CreateMessageRequestParams,
     CreateMessageResult,
     ElicitRequestParams,
@@ -236,9 +237,10 @@ class TaskClient:
     tasks: ClientTasks
 
     async def start(self, tool: str, arguments: Mapping[str, Any] = {}, **options: Any) -> ClientTask:
-        task = await self.tasks.start(self.client, tool, arguments, **options)
-        assert isinstance(task, ClientTask), task
-        return task
+        return await self.tasks.start(self.client, tool, arguments, **options)
+
+    async def call(self, tool: str, arguments: Mapping[str, Any] = {}, **options: Any) -> CallToolResult:
+        return await self.tasks.call(self.client, tool, arguments, **options)
 
     def resume(self, saved: str) -> ClientTask:
         return self.tasks.resume(self.client, saved)
