@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 from mcp.client.session import ClientRequestContext
@@ -94,7 +93,7 @@ async def test_a_server_over_stdin_and_stdout_is_served_too(mode: Mode) -> None:
     start = "from tests.mcp.conformance_server import make_server; make_server('memory:')[0].run('stdio')"
     server = StdioServerParameters(command=sys.executable, args=["-c", start], cwd=ROOT)
     person = Answering({"confirm": True})
-    async with visiting(cast("Any", server), mode, person=person) as visitor:
+    async with visiting(server, mode, person=person) as visitor:
         assert text_of(await visitor.client.call_tool("confirm_delete", {"filename": "a"})) == "deleted a"
         task = await visitor.start("slow_compute", {"seconds": 0.1, "label": "it"})
         assert text_of(await task.wait(30)) == "computed it in 0.1 seconds"

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, cast
 
 import pytest
-from mcp.client import Client
+from mcp.client import Client, Transport
 from mcp.client.session import ClientRequestContext
+from mcp.client.stdio import StdioServerParameters
 from mcp.server import MCPServer
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.mcpserver.exceptions import ToolError
@@ -44,7 +45,7 @@ SAMPLED: Json = {
 }
 Request: TypeAlias = ServerRequestContext[Any, Any]
 Mode: TypeAlias = Literal["auto", "legacy"]
-Target: TypeAlias = str | MCPServer[Any]
+Target: TypeAlias = str | MCPServer[Any] | StdioServerParameters | Transport
 
 BOTH = pytest.mark.parametrize("mode", ["auto", "legacy"])
 
