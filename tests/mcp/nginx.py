@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
+
+from perdure.storage.kit.servers.process import free_port
 
 from ..conditions import wait_until
 from .raw_clients import is_open
@@ -77,13 +78,10 @@ def executable() -> str:
 async def proxy(url: str, folder: Path, *, read_timeout: int) -> AsyncGenerator[str]:
     """Run nginx in front of a server; yield the URL that leads there through nginx."""
     server, _, path = url.removeprefix("http://").partition("/")
-    port = _free_port()
-    config = folder / "nginx.conf"
-    config.write_text(
-        CONFIG.format(folder=folder, port=port, server=f"http://{server}", read_timeout=read_timeout)
-    )
+    port = free_port()
+    config = CONFIG.format(folder=folder, port=port, server=f"http://{server}", read_timeout=read_timeout)
     process = await asyncio.create_subprocess_exec(
-        executable(), "-p", str(folder), "-c", str(config), "-e", str(folder / "error.log")
+        executable(), "-p", str(folder), "-c", str(_write(folder, config)), "-e", str(folder / "error.log")
     )
     try:
 
@@ -98,10 +96,11 @@ async def proxy(url: str, folder: Path, *, read_timeout: int) -> AsyncGenerator[
         await process.wait()
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def _write(folder: Path, config: str) -> Path:
+    folder.mkdir()
+    path = folder / "nginx.conf"
+    path.write_text(config)
+    return path
 
 
 def main() -> None:

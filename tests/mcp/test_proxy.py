@@ -49,7 +49,6 @@ class WaitingServer:
 @asynccontextmanager
 async def behind_nginx(folder: Path, keep_alive: float) -> AsyncGenerator[tuple[WaitingServer, str]]:
     waiting = WaitingServer(keep_alive)
-    folder.mkdir()
     async with (
         serving(waiting.server.streamable_http_app()) as url,
         nginx.proxy(url, folder, read_timeout=READ_TIMEOUT) as proxied,

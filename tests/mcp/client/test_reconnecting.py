@@ -8,10 +8,10 @@ import os
 import signal
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 import pytest
@@ -30,7 +30,7 @@ from perdure.mcp.client.errors import ConnectionLost, WaitTimeout
 from ...conditions import wait_until
 from ...markers import row
 from ..raw_clients import serving
-from ..replicas import Replica, Replicas
+from ..replicas import Replicas
 from ..tool_helpers import text_of
 from .tool_server import BOTH, AnsweringUser, Mode, ToolServer, cancelled, visiting
 
@@ -114,10 +114,12 @@ async def test_a_call_survives_the_death_of_the_server_and_its_block_is_not_canc
     replicas: Replicas, mode: Mode
 ) -> None:
     first = await replicas.start_doomed()
-    person = KillsTheServer(first)
+    person = SlowToAnswer()
     async with visiting(first.url, mode, person=person) as visitor:
         calling = asyncio.create_task(visitor.call("asks_twice", timeout=120))
         await wait_until(lambda: len(person.asked) == 2)
+        await first.end(signal.SIGKILL)
+        person.killed.set()
         second = await replicas.start("--port", str(first.port))
 
         assert text_of(await calling) == f"Ada and Ada in {second.pid}"
@@ -132,28 +134,31 @@ async def test_a_call_survives_the_death_of_the_server_and_its_block_is_not_canc
 @row(132)
 async def test_with_a_way_to_reconnect_the_call_of_the_sdk_survives_too(replicas: Replicas) -> None:
     first = await replicas.start_doomed()
-    person = KillsTheServer(first)
+    person = SlowToAnswer()
     async with httpx2.AsyncClient() as http:
         tasks = ClientTasks(reconnect=lambda: streamable_http_client(first.url, http_client=http))
-        async with Client(first.url, extensions=[tasks], elicitation_callback=person.elicit) as client:
+        callback = cast("Any", person.elicit)
+        async with Client(first.url, extensions=[tasks], elicitation_callback=callback) as client:
             calling = asyncio.create_task(client.call_tool("asks_twice"))
             await wait_until(lambda: len(person.asked) == 2)
+            await first.end(signal.SIGKILL)
+            person.killed.set()
             second = await replicas.start("--port", str(first.port))
 
             assert text_of(await calling) == f"Ada and Ada in {second.pid}"
 
 
-class KillsTheServer(AnsweringUser):
-    """Kills the server at the second question, and then answers."""
+class SlowToAnswer(AnsweringUser):
+    """Answers the second question when the test has killed the server."""
 
-    def __init__(self, server: Replica) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._server = server
+        self.killed = asyncio.Event()
 
     async def elicit(self, _: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
-        if params.message == "And whose?" and "And whose?" not in self.asked:
-            await self._server.end(signal.SIGKILL)
         self.asked.append(params.message)
+        if params.message == "And whose?":
+            await self.killed.wait()
         return ElicitResult(action="accept", content={"name": self.name})
 
 
@@ -215,6 +220,27 @@ async def test_an_error_of_the_server_names_the_task_in_its_notes(url: str, mode
         with pytest.raises(MCPError, match="it broke off") as raised:
             await task.wait(20)
         assert raised.value.__notes__ == [f"task id: {task.id}"]
+
+
+# Sessions
+
+
+@pytest.mark.parametrize("reconnects", [True, False])
+async def test_a_task_that_is_bound_to_the_session_is_followed_on_the_clients_own_connection(
+    anyio_backend: str, *, reconnects: bool
+) -> None:
+    shop, tasks = ToolServer("memory:", anonymous="session"), ClientTasks(reconnect=reconnects)
+    shop.gate.set()
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(serving(shop.server.streamable_http_app()))
+        client = await stack.enter_async_context(Client(url, mode="legacy", extensions=[tasks]))
+        task = await tasks.start(client, "hold")
+        if reconnects:
+            with pytest.raises(MCPError, match="Task not found"):
+                await task.wait(20)
+        else:
+            assert text_of(await task.wait(20)) == "held "
+        assert text_of(await tasks.call(client, "hold")) == "held "
 
 
 # A gateway without a server behind it

@@ -110,8 +110,8 @@ class Answers:
 class ToolServer:
     """A server with tools that wait for a test, that ask, that fail."""
 
-    def __init__(self, url: str) -> None:
-        self.tasks = Tasks(url, runtime=FAST_CONFIG)
+    def __init__(self, url: str, **options: Any) -> None:
+        self.tasks = Tasks(url, runtime=FAST_CONFIG, **options)
         self.watch, self.answers = Watch(), Answers()
         self.gate = asyncio.Event()
         """What `hold` waits for."""

@@ -110,16 +110,14 @@ class ClientTask:
             if on_state is not None:
                 on_state(state)
 
+        if self._saved.result is not None:
+            return _ended_state(self._saved.result).outcome
         seconds = to_seconds(timeout)
         with anyio.move_on_after(seconds):
-            return await self.follow(observe)
+            return await self._connector.run_repeatedly(
+                lambda protocol: self.follow(protocol, observe), self.note_lost
+            )
         raise WaitTimeout(seconds or 0, self.id) from self._trouble
-
-    async def follow(self, observe: Callable[[TaskState], Awaitable[None]]) -> CallToolResult:
-        """Wait without a timeout, on one connection after the other."""
-        return await self._connector.run_repeatedly(
-            lambda protocol: self.follow_on(protocol, observe), self.note_lost
-        )
 
     def note_lost(self, error: ConnectionLost) -> bool:
         """Keep why the connection was lost, for WaitTimeout. The task can always be followed again."""
@@ -127,17 +125,15 @@ class ClientTask:
         self._trouble = error
         return True
 
-    async def follow_on(
+    async def follow(
         self, protocol: TaskProtocol, observe: Callable[[TaskState], Awaitable[None]]
     ) -> CallToolResult:
-        """Wait on one connection."""
+        """Wait without a timeout, on one connection."""
 
         async def until_ended(signal: ChangeSignal) -> CallToolResult:
             return await self._until_ended(protocol, signal, observe)
 
         try:
-            if self._saved.result is not None:
-                return _ended_state(self._saved.result).outcome
             if self._subscriptions is None or not isinstance(protocol, Protocol2026):
                 result = await until_ended(ChangeSignal())
             else:
@@ -162,14 +158,14 @@ class ClientTask:
             except MCPError as error:
                 if isinstance(error, CallbackRefused) or not is_retryable(error):
                     raise
-                await signal.wait(busy.next_delay())
+                await anyio.sleep(busy.next_delay())
                 continue
             is_asking = state.status is Status.INPUT_REQUIRED and protocol.asks_on_result_stream
             if state.status.is_terminal or is_asking:
                 result = await protocol.result(state)
                 if result is not None:
                     return result
-                await signal.wait(busy.next_delay())
+                await anyio.sleep(busy.next_delay())
             else:
                 busy.reset()
                 if not has_answered:

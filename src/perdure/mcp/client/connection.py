@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import cache
 from random import uniform
 from ssl import SSLContext
-from typing import Any, Generic, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import anyio
 import httpx2
@@ -63,27 +63,18 @@ class Backoff:
         return uniform(delay / 2, delay)
 
 
-class Outcome(Generic[T]):
-    """The outcome of work inside of a task group, which would wrap its error in an exception group."""
+async def caught(work: Awaitable[T]) -> T | Exception:
+    """Return an error as a value: raised inside of a task group, it would come out as an exception group."""
+    try:
+        return await work
+    except Exception as error:  # raised by `value_of`
+        return error
 
-    def __init__(self) -> None:
-        self._values: list[T] = []
-        self._error: Exception | None = None
 
-    @property
-    def is_known(self) -> bool:
-        return bool(self._values) or self._error is not None
-
-    async def of(self, work: Awaitable[T]) -> None:
-        try:
-            self._values.append(await work)
-        except Exception as error:  # raised by `get`
-            self._error = error
-
-    def get(self) -> T:
-        if self._error is not None:
-            raise self._error
-        return self._values[0]
+def value_of(outcome: T | Exception) -> T:
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
 
 
 class Connector:
@@ -129,17 +120,17 @@ class Connector:
     async def _run_on_new_client(
         self, reopen: Callable[[], Client], work: Callable[[TaskProtocol], Awaitable[T]]
     ) -> T:
-        outcome: Outcome[T] = Outcome()
+        outcome: T | Exception | None = None
         protocol: TaskProtocol | None = None
         try:
             async with reopen() as client:
                 protocol = protocol_of(client.session, self.session)
-                await outcome.of(work(protocol))
+                outcome = await caught(work(protocol))
         except Exception as error:  # the connection failed, which cancelled the work
-            if not outcome.is_known:
+            if outcome is None:
                 was_called = protocol is not None and protocol.has_called
                 raise _reason_of(error, was_called=was_called) from error
-        return outcome.get()
+        return value_of(cast("T | Exception", outcome))
 
 
 def _reason_of(error: Exception, *, was_called: bool) -> Exception:
@@ -257,18 +248,19 @@ class Subscriptions:
         self, session: ClientSession, task_id: str, work: Callable[[ChangeSignal], Awaitable[T]]
     ) -> T:
         """Do work with a signal that is set when the task changes."""
-        signal, outcome = ChangeSignal(), Outcome[T]()
+        signal = ChangeSignal()
+        outcome: T | Exception | None = None
         self._signals[task_id].add(signal)
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._listen, session, task_id, signal)
-                await outcome.of(work(signal))
+                outcome = await caught(work(signal))
                 group.cancel_scope.cancel()
         finally:
             self._signals[task_id].discard(signal)
             if not self._signals[task_id]:
                 del self._signals[task_id]
-        return outcome.get()
+        return value_of(cast("T | Exception", outcome))
 
     async def _listen(self, session: ClientSession, task_id: str, signal: ChangeSignal) -> None:
         """Subscribe, and again when the stream ends. The task is polled in the meantime."""

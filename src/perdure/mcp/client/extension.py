@@ -193,9 +193,12 @@ class _Call:
 
     async def _run_on(self, protocol: TaskProtocol) -> CallToolResult:
         if self.task is None:
-            saved = SavedTask.of(self._call.tool, await protocol.start(self._call))
+            started = await protocol.start(self._call)
+            if isinstance(started, CallToolResult):
+                return started
+            saved = SavedTask(task_id=started, tool=self._call.tool)
             self.task = ClientTask(self._connector, self._subscriptions, saved)
-        return await self.task.follow_on(protocol, self._observe)
+        return await self.task.follow(protocol, self._observe)
 
     def _may_repeat(self, error: ConnectionLost) -> bool:
         self.trouble = error

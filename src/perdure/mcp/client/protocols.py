@@ -168,17 +168,12 @@ class TaskRequest(ClientRequest[TaskRequestParams, str]):
 
 
 class CreateTaskResult(Result):
-    """The response to a call that became a task, at 2026-07-28."""
+    """The response to a call that became a task, at 2026-07-28. What else it has, `tasks/get` has too."""
 
-    model_config = ConfigDict(extra="allow", alias_generator=to_camel, populate_by_name=True)
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
     result_type: Literal["task"]
     task_id: str
-    status: str
-    created_at: str
-    last_updated_at: str
-    ttl_ms: int | None = None
-    poll_interval_ms: int | None = None
 
 
 class TaskProtocol(ABC):
