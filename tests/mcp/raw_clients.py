@@ -257,15 +257,34 @@ class Client2025:
                     return Answer(response.status_code, frame, tuple(frames))
                 frames.append(frame)
                 if "id" in frame and "method" in frame:
-                    await self._answer(frame)
+                    await self._reply(frame)
         raise AssertionError(f"the stream of {method} ended without an answer; frames: {frames}")
 
     @asynccontextmanager
     async def listen(self) -> AsyncGenerator[AsyncIterator[Json]]:
         """What the server sends on the session's own stream."""
-        async with self._http.stream("GET", self._url, headers=self._headers) as response:
-            assert response.status_code == 200, response.status_code
-            yield _frames(response)
+        for _ in range(200):
+            async with self._http.stream("GET", self._url, headers=self._headers) as response:
+                if response.status_code == 200:
+                    yield self._notifications(response)
+                    return
+                assert response.status_code == 409  # the server has not noticed yet that the last was closed
+            await asyncio.sleep(0.02)
+        raise AssertionError("the session's own stream is still open")
+
+    async def _notifications(self, response: httpx2.Response) -> AsyncIterator[Json]:
+        """The notifications on a stream; what the server asks there is answered."""
+        async for frame in _frames(response):
+            if "id" in frame:
+                await self._reply(frame)
+            else:
+                yield frame
+
+    async def _reply(self, request: Json) -> None:
+        if request["method"] == "ping":
+            await self._post({"jsonrpc": "2.0", "id": request["id"], "result": {}})
+        else:
+            await self._answer(request)
 
     async def _answer(self, request: Json) -> None:
         self.asked.append(request)
@@ -290,14 +309,6 @@ class Client2025:
 
     async def until(self, task_id: str, *statuses: str) -> Json:
         return await wait_for_status(lambda: self.get(task_id), *statuses)
-
-    async def patient_result(self, task_id: str) -> Answer:
-        """The answer to `tasks/result`, asked for again where the server gives up waiting and says so."""
-        async with asyncio.timeout(15):
-            while True:
-                answer = await self.send("tasks/result", {"taskId": task_id})
-                if answer.message.get("error", {}).get("data") != {"retryable": True}:
-                    return answer
 
 
 def _read(response: httpx2.Response) -> Answer:

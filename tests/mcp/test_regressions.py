@@ -325,31 +325,6 @@ async def test_a_form_that_refers_to_nothing_takes_any_answer(reference: str) ->
         assert text_of((await client.until(task_id, "completed"))["result"]) == "Ada"
 
 
-async def test_the_wait_for_a_result_does_not_run_out_while_its_client_is_asked() -> None:
-    async def slowly(_: Json) -> Json:
-        await asyncio.sleep(0.8)  # longer than one wait
-        return YES
-
-    async with hosting(longest_wait=0.3) as site, Client2025(site.url, answering=slowly) as client:
-        of_task: Json = {"taskId": await client.start("confirm", LASTING)}
-        await wait_until(lambda: site.have("input_required"))
-        ran_out = await until_asked(client, of_task)
-        assert ran_out.error["data"] == {"retryable": True}
-        assert await site.statuses() == ["working"]  # it was answered, and the wait ran out after that
-        site.gate.set()
-        assert text_of((await client.patient_result(of_task["taskId"])).result) == "accept"
-        assert len(client.asked) == 1
-
-
-async def until_asked(client: Client2025, of_task: Json) -> Answer:
-    """What came of the wait in which the client was asked; one so short may be over before that."""
-    async with asyncio.timeout(15):
-        while True:
-            answer = await client.send("tasks/result", of_task)
-            if client.asked:
-                return answer
-
-
 # Whose a task is
 
 

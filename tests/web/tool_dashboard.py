@@ -90,6 +90,11 @@ def _app(storage: Storage, pages: asyncio.Semaphore) -> App:
     async def print_report(year: int) -> str:
         raise Failed(-32001, f"no paper for <{year}>", {"tray": 2})
 
+    @app.function
+    async def write_log(year: int, task: Task) -> None:
+        for line in range(205):
+            await task.log("warning", f"line {line} of <{year}>", logger="db")
+
     return app
 
 

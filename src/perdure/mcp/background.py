@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
+from anyio.abc import TaskGroup
 
 from ..runtime import App, Runtime
 from .refusals import not_running
+from .streams import OpenStreams, StatusNotifier
 
 log = logging.getLogger("perdure.mcp")
 
@@ -18,14 +21,17 @@ log = logging.getLogger("perdure.mcp")
 class Background:
     """Opened with the first lifespan and closed with the last, in a task that belongs to none of them."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, keep_alive: float) -> None:
         self._app = app
+        self._keep_alive = keep_alive
+        self.streams = OpenStreams(keep_alive)
+        self._notifier: StatusNotifier | None = None
+        self._group: TaskGroup | None = None
         self._users = 0
         self._changing = anyio.Lock()
         self._runtime: Runtime | None = None
         self._serving: asyncio.Task[None] | None = None
         self._leave = asyncio.Event()
-        self._beside: set[asyncio.Task[None]] = set()
 
     @property
     def runtime(self) -> Runtime:
@@ -48,12 +54,17 @@ class Background:
                     if not self._users:
                         await self._stop()
 
-    def beside(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Do this until it is done or the runtime closes."""
-        doing = asyncio.create_task(work)
-        self._beside.add(doing)
-        doing.add_done_callback(self._beside.discard)
-        return doing
+    @property
+    def notifier(self) -> StatusNotifier:
+        if self._notifier is None:
+            raise not_running()
+        return self._notifier
+
+    def start_soon(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: object) -> None:
+        """Do this until it is done or the runtime closes. It must not raise."""
+        if self._group is None:
+            raise not_running()
+        self._group.start_soon(work, *arguments)
 
     async def _start(self) -> None:
         opened: asyncio.Future[Runtime] = asyncio.get_running_loop().create_future()
@@ -68,8 +79,7 @@ class Background:
 
     async def _stop(self) -> None:
         serving, self._serving = self._serving, None
-        for doing in self._beside:
-            doing.cancel()
+        self.streams.close()
         self._leave.set()
         try:
             if serving is not None:
@@ -79,9 +89,13 @@ class Background:
 
     async def _serve(self, opened: asyncio.Future[Runtime]) -> None:
         try:
-            async with self._app.open() as runtime:
+            async with self._app.open() as runtime, anyio.create_task_group() as group:
+                self.streams = OpenStreams(self._keep_alive)
+                self._notifier = StatusNotifier(runtime, self.streams, group)
+                self._group = group
                 opened.set_result(runtime)
                 await self._leave.wait()
+                group.cancel_scope.cancel()
         except Exception as error:
             if opened.done():
                 raise

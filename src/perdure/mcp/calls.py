@@ -18,24 +18,25 @@ from typing import Any, cast
 import anyio
 from mcp.server.context import CallNext, HandlerResult
 from mcp.shared.exceptions import MCPError
-from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
+from mcp.shared.message import ServerMessageMetadata
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, MISSING_REQUIRED_CLIENT_CAPABILITY, InputRequest
 from mcp_types import methods as surface
 from msgspec import UNSET, UnsetType
 
 from ..storage import Micros
 from ..storage.errors import PerdureError
-from ..tasks import Failure, NewTask, Owner, Snapshot, Success
+from ..tasks import Failure, InputKind, NewTask, Owner, Snapshot, Success
 from ..tasks.edits import resolve_ttl
+from ..tasks.inputs import capability_of
 from . import shapes
-from .attending import Attendant, ask_all
 from .callers import session_of
-from .capabilities import declared
+from .capabilities import declared, required
 from .durable import Admission, Durable, at, is_nothing
 from .params import Asked, decoded, idempotency_key_of, is_declared
 from .protocol import CORE, ENVELOPE, MODERN, Request, Wire
 from .refusals import not_set_up, undeclared, wrong_caller, wrong_mode
 from .service import Service
-from .watching import Announcer
+from .streams import ask
 
 WAITING = "perdure/task:"
 """Begins the `requestState` of a call that waits for a task of which its client does not know."""
@@ -51,7 +52,6 @@ class Calls:
     def __init__(self, service: Service, round_patience: float = ROUND_PATIENCE) -> None:
         self._service = service
         self._round_patience = round_patience
-        self._announcer = Announcer(service)
 
     async def answer(self, request: Request, call_next: CallNext) -> HandlerResult:
         name = (request.params or {}).get("name")
@@ -125,14 +125,16 @@ class Calls:
 
     async def _wait_modern(self, request: Request, owner: Owner, task_id: str) -> Wire:
         """Wait for a task of which the client does not know. Its questions are rounds of the call."""
-        attendant = Attendant(request, self._service, owner, names_task=False)
-        snapshot = await self._while_connected(request, attendant.until_it_asks(task_id), task_id)
+        stream = self._service.stream(request, owner, names_task=False)
+        snapshot = await self._while_connected(request, stream.wait_for_input(task_id), task_id)
         task = snapshot.task
         if task.is_terminal:
             return self._service.stamped(shapes.result_of(success_of(task.outcome)))
-        asked = {key: shapes.question(each) for key, each in attendant.questions(snapshot).items()}
+        asked = {key: shapes.question(each) for key, each in stream.questions(snapshot).items()}
         if idempotency_key_of(_meta(request)) is None:
-            self._service.background.beside(self._cancel_unless_answered(owner, task_id, frozenset(asked)))
+            self._service.background.start_soon(
+                self._cancel_unless_answered, owner, task_id, frozenset(asked)
+            )
         state = f"{WAITING}{task.task_id}"
         return self._service.stamped(
             {"resultType": "input_required", "inputRequests": asked, "requestState": state}
@@ -168,14 +170,15 @@ class Calls:
             return await self._wait_handshake(request, snapshot)
         called_at = self._service.now()
         snapshot = await self._create(request, admission.reached, owner, call, wanted.milliseconds)
-        self._announcer.announce(request, snapshot)
+        token = _meta(request).get("progressToken")
+        self._service.background.notifier.follow(request, snapshot, token)
         self._service.pacing.told(snapshot.task.task_id)
         return {"task": shapes.core(snapshot.task, self._seen_at(snapshot, called_at))}
 
     async def _wait_handshake(self, request: Request, snapshot: Snapshot) -> Wire:
         owner, task_id = snapshot.task.owner, snapshot.task.task_id
-        attendant = Attendant(request, self._service, owner, names_task=False)
-        ended = await self._while_connected(request, attendant.until_ended(task_id), task_id)
+        stream = self._service.stream(request, owner, names_task=False)
+        ended = await self._while_connected(request, stream.wait(task_id), task_id)
         wire = shapes.result_of(success_of(ended.task.outcome))
         return surface.serialize_server_result("tools/call", request.protocol_version, wire)
 
@@ -194,7 +197,7 @@ class Calls:
             result = await _send_down(modern, call_next, admission)
             if admission.asked is None:
                 return result, params, admission
-            answers = await ask_all(request, admission.asked.input_requests or {})
+            answers = await _ask_all(request, admission.asked.input_requests or {})
             state = admission.asked.request_state
             params = {**params, "inputResponses": answers, "requestState": state}
 
@@ -243,6 +246,20 @@ class Calls:
                 with anyio.CancelScope(shield=True), suppress(PerdureError, MCPError):
                     await self._service.runtime.cancel(self._service.callers.owner_of(request), task_id)
             raise
+
+
+async def _ask_all(request: Request, asked: Mapping[str, InputRequest]) -> dict[str, Any]:
+    """Ask the client several things, one after the other."""
+    answers: dict[str, Any] = {}
+    for key, each in asked.items():
+        params = None if each.params is None else each.params.model_dump(by_alias=True, mode="json")
+        capability = capability_of(InputKind(each.method), params)
+        if capability not in declared(request):
+            message = f"the client does not declare what {each.method} needs"
+            raise MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, message, required(capability))
+        metadata = ServerMessageMetadata(related_request_id=request.request_id)
+        answers[key] = await ask(request, each, metadata)
+    return answers
 
 
 async def _send_down(request: Request, call_next: CallNext, admission: Admission) -> HandlerResult:

@@ -10,12 +10,11 @@ from mcp.server.context import HandlerResult
 from mcp.server.extension import MethodBinding
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import decode_header_value
-from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, RequestParams
+from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, RequestParams
 
-from ..tasks import Owner, Snapshot
+from ..tasks import Owner, Snapshot, Status
 from ..tasks.errors import TerminalTask
 from . import shapes
-from .attending import Attendant
 from .callers import headers_of
 from .calls import success_of
 from .pacing import HOLD
@@ -33,9 +32,8 @@ NAME_HEADER = "mcp-name"
 class Methods:
     """Answers `tasks/*`, in the words of the protocol that the client speaks."""
 
-    def __init__(self, service: Service, *, longest_wait: float) -> None:
+    def __init__(self, service: Service) -> None:
         self._service = service
-        self._longest_wait = longest_wait
 
     def bindings(self) -> Sequence[MethodBinding]:
         both, modern, core = frozenset({MODERN, CORE}), frozenset({MODERN}), frozenset({CORE})
@@ -53,10 +51,12 @@ class Methods:
 
     async def get(self, request: Request, _: RequestParams) -> HandlerResult:
         owner = self._caller(request)
-        task = (await self._look(owner, _task_id(request))).task
-        now = self._service.now()
+        snapshot = await self._look(owner, _task_id(request))
+        task, now = snapshot.task, self._service.now()
         if request.protocol_version == MODERN:
             return {"resultType": "complete", **shapes.detailed(task, now)}
+        if task.status is Status.INPUT_REQUIRED:  # a client that only polls is asked on its session's stream
+            self._service.background.notifier.poll(request, snapshot)
         return shapes.core(task, now)
 
     async def _look(self, owner: Owner, task_id: str) -> Snapshot:
@@ -110,12 +110,7 @@ class Methods:
     async def result(self, request: Request, _: RequestParams) -> HandlerResult:
         owner = self._caller(request)
         task_id = _task_id(request)
-        attendant = Attendant(request, self._service, owner, names_task=True)
-        try:
-            task = (await attendant.until_ended(task_id, self._longest_wait)).task
-        except TimeoutError as error:
-            message = f"the task has not ended within {self._longest_wait:g} seconds; call tasks/result again"
-            raise MCPError(INTERNAL_ERROR, message, {"retryable": True}) from error
+        task = (await self._service.stream(request, owner, names_task=True).wait(task_id)).task
         return shapes.core_result(task, success_of(task.outcome))
 
     def _caller(self, request: Request) -> Owner:

@@ -10,11 +10,13 @@ from typing import Any, cast
 
 from mcp.server.context import CallNext, HandlerResult
 
+from . import params
 from .calls import Calls
+from .params import decoded, is_declared
 from .protocol import CORE, MODERN, Request, Wire
-from .refusals import refusing
+from .refusals import refusing, undeclared
 from .service import Service
-from .watching import Listening
+from .streams import Subscription, subscription_result
 
 
 class Middleware:
@@ -23,7 +25,6 @@ class Middleware:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._calls = Calls(service)
-        self._listening = Listening(service)
 
     @property
     def service(self) -> Service:
@@ -43,13 +44,33 @@ class Middleware:
             case "tools/call", _:
                 return await self._calls.answer(request, call_next)
             case "subscriptions/listen", version if version == MODERN:
-                return await self._listening.answer(request, call_next)
+                return await self._listen(request, call_next)
+            case "logging/setLevel", _:
+                self._service.background.streams.set_level(request, (request.params or {}).get("level"))
+                return await call_next(request)
             case "initialize", _:
                 return self._with_capability(request, await call_next(request))
             case "tools/list", version if version == CORE:
                 return await self._with_task_support(await call_next(request))
             case _:
                 return await call_next(request)
+
+    async def _listen(self, request: Request, call_next: CallNext) -> HandlerResult:
+        kinds = (request.params or {}).get("notifications")
+        wanted = cast("Wire", kinds) if isinstance(kinds, Mapping) else Wire()
+        streams = self._service.background.streams
+        if "taskIds" not in wanted:
+            with streams.open():
+                return await call_next(request)
+            return self._service.stamped(subscription_result(request))
+        owner = self._service.callers.owner_of(request)
+        if not is_declared(request.params):
+            raise undeclared()
+        task_ids = decoded(wanted, params.Subscription, "$.notifications").task_ids
+        subscription = Subscription(request, self._service.runtime, owner, task_ids, streams)
+        has_others = any(value for kind, value in wanted.items() if kind != "taskIds")
+        result = _wire(await subscription.serve(call_next, has_others=has_others))
+        return self._service.stamped(result or {})
 
     def _with_capability(self, request: Request, result: HandlerResult) -> HandlerResult:
         """2025-11-25 has no place for extensions: tasks are a capability of their own."""

@@ -58,6 +58,7 @@ from .methods import Methods
 from .middleware import Middleware
 from .protocol import EXTENSION, MODERN, Request
 from .service import Service
+from .streams import TRANSPORT_KEEP_ALIVE_SECONDS
 
 log = logging.getLogger("perdure.mcp")
 
@@ -90,20 +91,21 @@ class Tasks(Extension):
         executor: Callable[[TaskStore, RuntimeConfig], Executor] | None = None,
         anonymous: Anonymous = "id",
         identify: Identify | None = None,
-        longest_wait: float = 600.0,
+        keep_alive: float = TRANSPORT_KEEP_ALIVE_SECONDS,
     ) -> None:
         """Where tasks are kept, and for whom.
 
         `anonymous` says what a server without authentication does, `identify` tells callers apart in a way
-        of your own, and `longest_wait` bounds in seconds one `tasks/result` of 2025-11-25.
+        of your own. A request that waits for a task gets a message whenever its stream was silent for
+        `keep_alive` seconds, so that proxies do not close it.
         """
         if anonymous not in ("id", "session", "refuse"):
             raise InvalidValue("anonymous", f"must be 'id', 'session' or 'refuse', not {anonymous!r}")
         self._store_config = replace(store, allow_anonymous=anonymous != "refuse")
         self._app = App(url, store=self._store_config, runtime=runtime, executor=executor)
-        self._background = Background(self._app)
+        self._background = Background(self._app, keep_alive)
         self._service = Service(self._background, Callers(anonymous, identify))
-        self._methods = Methods(self._service, longest_wait=longest_wait)
+        self._methods = Methods(self._service)
         self._server: object = None
         self._states: list[object] = []
         """What the user's lifespan yielded, for each time that it is entered now."""
@@ -113,6 +115,15 @@ class Tasks(Extension):
     def runtime(self) -> Runtime:
         """The runtime, while the server runs."""
         return self._background.runtime
+
+    def close_streams(self) -> None:
+        """Answer all requests that wait for a task, because the server is about to stop.
+
+        `perdure serve` calls this at SIGTERM. In a server of your own, call it before the connections are
+        closed: streams of `subscriptions/listen` end with their result, waiting requests with an error that
+        says to send them again.
+        """
+        self._background.streams.close()
 
     # Marking tools
 

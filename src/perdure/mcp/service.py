@@ -9,19 +9,17 @@ from mcp_types import SERVER_INFO_META_KEY
 
 from ..runtime import Runtime
 from ..storage import Micros
-from ..tasks import Owner, StoreConfig, TaskRecord, edits
+from ..tasks import Owner
 from ..tasks.canonical_json import JsonLike
 from ..tasks.errors import TerminalTask
-from ..tasks.form_validation import check_form
-from ..tasks.inputs import InputError
-from ..tasks.variables_and_checkpoint import check_from_client
 from .background import Background
 from .callers import Callers
 from .durable import Durable
 from .hosts import Host
 from .pacing import Pacing
-from .protocol import Wire
+from .protocol import Request, Wire
 from .refusals import not_set_up
+from .streams import TaskStream
 
 
 class Service:
@@ -57,25 +55,17 @@ class Service:
         """Whether a server has begun to run with these tasks."""
         return self._host is not None
 
+    def stream(self, request: Request, owner: Owner, *, names_task: bool) -> TaskStream:
+        return TaskStream(
+            request, self.runtime, owner, names_task=names_task, streams=self.background.streams
+        )
+
     def now(self) -> Micros:
         return self.runtime.store.clock()
 
     def stamped(self, result: Wire) -> Wire:
         """A result of 2026-07-28 that did not pass through the SDK: it says which server it is from."""
         return {**result, "_meta": {**result.get("_meta", {}), SERVER_INFO_META_KEY: self.host.stamp}}
-
-    async def fail_question(self, owner: Owner, task_id: str, key: str, error: InputError) -> None:
-        """Give the tool a JSON-RPC error as the answer to a question; ignored if the task has ended."""
-        store = self.runtime.store
-        with suppress(TerminalTask):
-            await store.update(
-                owner,
-                task_id,
-                lambda read: store.edit(
-                    read,
-                    lambda task, now, config: edits.fail_question(task, key, error, now=now, config=config),
-                ),
-            )
 
     async def answer(
         self,
@@ -84,22 +74,6 @@ class Service:
         answers: Mapping[str, JsonLike],
         variables: Mapping[str, JsonLike] = {},
     ) -> None:
-        """Give answers to what the task asked, and set variables: all of it in one write, or nothing.
-
-        A task that has ended, perhaps by answers of somebody else, waits for none: they are passed over.
-        """
-        store = self.runtime.store
-        check_from_client(variables)
-
-        def edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
-            changed = task
-            if variables:
-                changed = edits.set_variables(changed, variables, now=now, config=config)
-            if answers:
-                changed = edits.answer(changed, answers, now=now, config=config)  # bounds before forms
-            for key in task.outstanding.keys() - changed.outstanding.keys():
-                check_form(key, task.inputs[key], answers[key])
-            return changed
-
+        """Give answers to what the task asked. One that has ended waits for none: they are passed over."""
         with suppress(TerminalTask):
-            await store.update(owner, task_id, lambda read: store.edit(read, edit))
+            await self.runtime.answer(owner, task_id, answers, variables)

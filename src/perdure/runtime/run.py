@@ -16,10 +16,12 @@ from random import uniform
 from typing import cast
 
 from ..storage.errors import StorageError
-from ..tasks import InputRequest, Snapshot, Status, StoreConfig, TaskStore, retention
+from ..tasks import InputRequest, LogLevel, Snapshot, Status, StoreConfig, TaskStore, retention
+from ..tasks.canonical_json import JsonLike
 from ..tasks.errors import ClaimLost
 from ..tasks.inputs import Input, check_repeated
 from ..tasks.store import Edit
+from ..tasks.task_log import log_entry
 from . import telemetry
 from .cancellation import Cancellation
 from .config import RuntimeConfig
@@ -202,6 +204,13 @@ class Run:
             self.stop(Stop.LEASE_LOST)
             raise
         self.reporter.written()
+
+    async def log(self, level: LogLevel, message: JsonLike, logger: str | None) -> None:
+        """Add an entry to the log of the task."""
+        entry = log_entry(
+            self._store.clock(), level, message, logger, max_length=self.limits.max_message_length
+        )
+        await self.reporter.log(entry)
 
     def _with_report(self, edit: Edit) -> Edit:
         """The edit, together with what the function has reported meanwhile."""

@@ -10,7 +10,18 @@ import hashlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NoReturn, cast
 
-from ..tasks import InputKind, InputRequest, Json, Owner, Progress, TaskId, Variables, canonical_json, edits
+from ..tasks import (
+    InputKind,
+    InputRequest,
+    Json,
+    LogLevel,
+    Owner,
+    Progress,
+    TaskId,
+    Variables,
+    canonical_json,
+    edits,
+)
 from ..tasks.canonical_json import JsonLike
 from ..tasks.errors import InvalidValue
 from ..tasks.inputs import ElicitationAnswer, Input, RootsAnswer, SamplingAnswer
@@ -102,6 +113,14 @@ class Task:
         """Say how far the work is. Cheap: what is said too often is written a few times a second."""
         progress = None if done is None else Progress(done=done, total=total)
         await self._run.reporter.report(message, progress)
+
+    async def log(self, level: LogLevel, message: JsonLike, *, logger: str | None = None) -> None:
+        """Add an entry to the log of the task, which keeps the newest 200 for operators.
+
+        Entries in quick succession are written together. If one cannot be written, that is not an error of
+        the function.
+        """
+        await self._run.log(level, message, logger)
 
     # Asking the client
 

@@ -12,6 +12,7 @@ from .lifecycle import Status
 from .listing import TaskFilter, TaskPage
 from .owner import Owner
 from .store import PurgeResult, TaskStore
+from .task_log import LogEntry, LogLevel
 from .task_record import Failure, Outcome, Progress, Success, TaskId, TaskRecord
 from .task_snapshot import Snapshot
 from .variables_and_checkpoint import Variables
@@ -22,6 +23,8 @@ __all__ = [
     "InputKind",
     "InputRequest",
     "Json",
+    "LogEntry",
+    "LogLevel",
     "NewTask",
     "Outcome",
     "Owner",

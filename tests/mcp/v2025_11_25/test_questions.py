@@ -119,19 +119,20 @@ async def test_an_answer_that_does_not_fit_the_form_is_reported_and_may_be_repea
     assert answer.result["content"][0]["text"] == "deleted a.txt"
 
 
-async def test_answers_that_never_fit_the_form_are_refused_and_the_task_waits(url: str) -> None:
+async def test_answers_that_never_fit_the_form_are_an_error_for_the_tool_and_the_result_waits_for_its_end(
+    url: str,
+) -> None:
     async def nonsense(request: Json) -> Json:
         return {"action": "accept", "content": {"confirm": "perhaps"}}
 
-    async with Client2025(url, answering=nonsense) as wrong, Client2025(url, answering=yes) as core:
+    async with Client2025(url, answering=nonsense) as wrong:
         task_id = await wrong.start("confirm_delete", {"filename": "a.txt"})
-        refused = await wrong.send("tasks/result", {"taskId": task_id})
+        failed = await wrong.send("tasks/result", {"taskId": task_id})
 
-        assert (refused.code, refused.error["data"]) == (-32603, {"retryable": True})
-        assert "confirm" in refused.error["message"]
-        assert (await wrong.get(task_id))["status"] == "input_required"
-        answer = await core.send("tasks/result", {"taskId": task_id})
-        assert answer.result["content"][0]["text"] == "deleted a.txt"
+        assert len(wrong.asked) == 3
+        assert failed.code == -32603
+        assert "confirm" in failed.error["message"]  # the tool did not catch it
+        assert (await wrong.get(task_id))["status"] == "failed"
 
 
 async def test_a_client_that_cannot_be_asked_is_not_asked_and_the_task_ends() -> None:

@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import anyio
 import uvicorn
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Match
@@ -70,6 +71,7 @@ async def run(options: ServeOptions, hosted: HostedServer) -> None:
                 await stop.wait()
                 has_failed = serving.done()
                 server.should_exit = True  # refuses new connections while tasks and pages end
+                await app.answer_waiting_requests()
             await serving  # raises an error of the server only now, after everything else ended in good order
     if has_failed:
         raise RuntimeError("the server exited unexpectedly")
@@ -160,9 +162,25 @@ class ServeApp:
     """The dashboard, or the MCP server if there is no dashboard."""
     health: Health
     is_stopping: bool = False
+    open_posts: int = 0
+    """The number of requests to the MCP server that were not answered yet."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._route(scope)(scope, receive, send)
+        app = self._route(scope)
+        is_post = app is self.server and scope.get("method") == "POST"
+        self.open_posts += is_post
+        try:
+            await app(scope, receive, send)
+        finally:
+            self.open_posts -= is_post
+
+    async def answer_waiting_requests(self) -> None:
+        """End requests that wait for a task, and subscriptions, while they can still be answered."""
+        self.is_stopping = True
+        self.hosted.service.background.streams.close()
+        with anyio.move_on_after(SHUTDOWN_SECONDS):
+            while self.open_posts:  # noqa: ASYNC110 (the last of them needs no event)
+                await anyio.sleep(0.01)
 
     def _route(self, scope: Scope) -> ASGIApp:
         if self.is_stopping:
