@@ -222,6 +222,20 @@ async def test_an_error_of_the_server_names_the_task_in_its_notes(url: str, mode
         assert raised.value.__notes__ == [f"task id: {task.id}"]
 
 
+@BOTH
+async def test_an_error_of_the_tool_is_raised_even_if_it_says_that_it_is_retryable(
+    shop: ToolServer, url: str, mode: Mode
+) -> None:
+    @shop.server.tool()
+    @shop.tasks.durable()
+    async def break_for_now() -> str:
+        raise MCPError(-32603, "the printer is out of paper", {"retryable": True})
+
+    async with visiting(url, mode) as visitor:
+        with pytest.raises(MCPError, match="out of paper"):
+            await visitor.call("break_for_now", timeout=30)
+
+
 # Sessions
 
 
@@ -318,12 +332,11 @@ async def test_a_busy_server_is_not_asked_without_a_pause(shop: ToolServer, url:
 
     method = "tasks/get" if mode == "auto" else "tasks/result"
     async with visiting(url, mode) as visitor:
-        task = await visitor.start("ask_two")
-        waiting = asyncio.create_task(task.wait(60))
         shop.answers.instead[method] = busy
+        waiting = asyncio.create_task(visitor.call("add", {"left": 2, "right": 3}))
         await wait_until(lambda: len(shop.watch.of(method)) >= 3)
         del shop.answers.instead[method]
-        assert text_of(await waiting) == "first: Ada, second: Ada"
+        assert (await waiting).structured_content == {"total": 5}
 
     refused = [seen for seen in shop.watch.of(method) if not seen.answer][:3]
     pauses = [after.came - before.came for before, after in itertools.pairwise(refused)]

@@ -130,7 +130,7 @@ class Connector:
             if outcome is None:
                 was_called = protocol is not None and protocol.has_called
                 raise _reason_of(error, was_called=was_called) from error
-        return value_of(cast("T | Exception", outcome))
+        return value_of(outcome)
 
 
 def _reason_of(error: Exception, *, was_called: bool) -> Exception:

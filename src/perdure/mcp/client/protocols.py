@@ -319,19 +319,18 @@ class Protocol2025(TaskProtocol):
         return False
 
     async def result(self, state: TaskState) -> CallToolResult | None:
-        """Wait for the result. The errors of a busy server look like the task's own: its state decides."""
+        """Wait for the result. The error of a busy server looks like the task's own: its state decides."""
         request = TaskRequest(method="tasks/result", params=TaskRequestParams(task_id=state.task_id))
         try:
             answer = await self.session.send_request(request, RawResult)
         except MCPError as error:
             now = await self._get_unless_busy(state.task_id)
-            if now is None:
-                return None
-            if now.status is Status.CANCELLED:
+            if now is not None and now.status is Status.CANCELLED:
                 raise TaskWasCancelled(state.task_id) from error
-            if not state.status.is_terminal and (is_retryable(error) or is_connection_lost(error)):
-                return None
-            raise
+            is_own = now is not None and now.status is Status.FAILED and now.status_message == error.message
+            if is_own or not (is_retryable(error) or is_connection_lost(error)):
+                raise
+            return None
         return CallToolResult.model_validate(answer.root, by_name=False)
 
     async def _get_unless_busy(self, task_id: str) -> TaskState | None:
