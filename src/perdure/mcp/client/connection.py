@@ -102,9 +102,7 @@ class Connector:
             raise
 
     async def run_repeatedly(
-        self,
-        work: Callable[[TaskProtocol], Awaitable[T]],
-        may_repeat: Callable[[ConnectionLost], bool],
+        self, work: Callable[[TaskProtocol], Awaitable[T]], may_repeat: Callable[[ConnectionLost], bool]
     ) -> T:
         """Do work that survives lost connections: repeat it on new ones, with growing delays."""
         while True:

@@ -7,26 +7,13 @@ from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, cast
 
+import mcp_types
 import msgspec
 from mcp.client import ClientSession
 from mcp.client.session import ClientRequestContext
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
-from mcp_types import (
-    INTERNAL_ERROR,
-    REQUEST_TIMEOUT,
-    CallToolRequest,
-    CallToolRequestParams,
-    CallToolResult,
-    ErrorData,
-    InputRequest,
-    InputRequiredResult,
-    PaginatedRequestParams,
-    RequestParams,
-    Result,
-    TaskMetadata,
-)
-from mcp_types import Request as ClientRequest
+from mcp_types import CallToolResult, InputRequest, InputRequiredResult, RequestParams
 from pydantic import ConfigDict, RootModel, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
 
@@ -123,7 +110,7 @@ class TaskState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         if self.status is Status.CANCELLED:
             raise TaskWasCancelled(self.task_id)
         if self.error is not None:
-            code, message = self.error.get("code", INTERNAL_ERROR), self.error.get("message", "")
+            code, message = self.error.get("code", mcp_types.INTERNAL_ERROR), self.error.get("message", "")
             raise MCPError(code, message, self.error.get("data"))
         if self.result is None:
             raise InvalidTaskResponse(f"it is {self.status} and has no result", self.task_id)
@@ -159,7 +146,7 @@ class TaskRequestParams(RequestParams):
     input_responses: dict[str, Any] | None = None
 
 
-class TaskRequest(ClientRequest[TaskRequestParams, str]):
+class TaskRequest(mcp_types.Request[TaskRequestParams, str]):
     """A request about one task. The SDK puts the task's id into the header by which requests are routed."""
 
     method: str
@@ -167,7 +154,7 @@ class TaskRequest(ClientRequest[TaskRequestParams, str]):
     name_param = "taskId"
 
 
-class CreateTaskResult(Result):
+class CreateTaskResult(mcp_types.Result):
     """The response to a call that became a task, at 2026-07-28. What else it has, `tasks/get` has too."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
@@ -222,7 +209,7 @@ class TaskProtocol(ABC):
             meta = asked.params.meta if asked.params else None
             context = ClientRequestContext(session=self._callbacks, request_id=key, meta=meta)
             answer = await self._callbacks.dispatch_input_request(context, asked)
-            if isinstance(answer, ErrorData):
+            if isinstance(answer, mcp_types.ErrorData):
                 raise CallbackRefused.from_error_data(answer)
             answers[key] = answer.model_dump(by_alias=True, mode="json", exclude_none=True)
         return answers
@@ -237,10 +224,7 @@ class TaskProtocol(ABC):
         self.has_called = True
         with raises_connection_lost():
             return await self.session.call_tool(
-                call.tool,
-                dict(call.arguments),
-                progress_callback=call.progress_callback,
-                meta=call.meta,
+                call.tool, dict(call.arguments), progress_callback=call.progress_callback, meta=call.meta
             )
 
 
@@ -269,7 +253,9 @@ class Protocol2026(TaskProtocol):
                 return cast("CallToolResult", result)
             answers = await self.answer_by_callbacks(result.input_requests or {})
             state = result.request_state
-        raise MCPError(INTERNAL_ERROR, f"the server still asks questions after {MAX_INPUT_ROUNDS} rounds")
+        raise MCPError(
+            mcp_types.INTERNAL_ERROR, f"the server still asks questions after {MAX_INPUT_ROUNDS} rounds"
+        )
 
     async def result(self, state: TaskState) -> CallToolResult | None:
         return state.outcome
@@ -287,17 +273,19 @@ class Protocol2025(TaskProtocol):
     async def start(self, call: ToolCall) -> str | CallToolResult:
         if not await self._supports_tasks(call.tool):
             return await self._call_tool(call)
-        params = CallToolRequestParams(
+        params = mcp_types.CallToolRequestParams(
             name=call.tool,
             arguments=dict(call.arguments),
-            task=TaskMetadata(ttl=call.ttl_ms),
+            task=mcp_types.TaskMetadata(ttl=call.ttl_ms),
             _meta=call.meta,
         )
         self.has_called = True
         try:
             with raises_connection_lost():
                 return await self.session.send_request(
-                    CallToolRequest(params=params), CallToolResult, progress_callback=call.progress_callback
+                    mcp_types.CallToolRequest(params=params),
+                    CallToolResult,
+                    progress_callback=call.progress_callback,
                 )
         except ValidationError as error:
             return TaskState.read(_task_in_validation_error(error)).task_id
@@ -308,7 +296,7 @@ class Protocol2025(TaskProtocol):
         capabilities = self.session.server_capabilities
         while capabilities is not None and capabilities.tasks is not None:
             with raises_connection_lost(was_sent=False):
-                page = await self.session.list_tools(params=PaginatedRequestParams(cursor=cursor))
+                page = await self.session.list_tools(params=mcp_types.PaginatedRequestParams(cursor=cursor))
             for each in page.tools:
                 if each.name == tool:
                     support = each.execution.task_support if each.execution else None
@@ -377,7 +365,7 @@ def is_connection_lost(error: MCPError) -> bool:
     """Return whether the SDK, and not the server, reports that a request was not answered."""
     if error.error.data is not None:
         return False
-    if error.code == REQUEST_TIMEOUT and error.message.endswith("timed out"):
+    if error.code == mcp_types.REQUEST_TIMEOUT and error.message.endswith("timed out"):
         return True
     return error.message.startswith((*_CLOSED, *_UNANSWERED))
 
