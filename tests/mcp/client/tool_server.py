@@ -10,13 +10,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, cast
 
 import pytest
-from mcp.client import Client
+from mcp.client import Client, Transport
 from mcp.client.session import ClientRequestContext
+from mcp.client.stdio import StdioServerParameters
 from mcp.server import MCPServer
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
+    CallToolResult,
     CreateMessageRequestParams,
     CreateMessageResult,
     ElicitRequestParams,
@@ -43,7 +45,7 @@ SAMPLED: Json = {
 }
 Request: TypeAlias = ServerRequestContext[Any, Any]
 Mode: TypeAlias = Literal["auto", "legacy"]
-Target: TypeAlias = str | MCPServer[Any]
+Target: TypeAlias = str | MCPServer[Any] | StdioServerParameters | Transport
 
 BOTH = pytest.mark.parametrize("mode", ["auto", "legacy"])
 
@@ -108,8 +110,8 @@ class Answers:
 class ToolServer:
     """A server with tools that wait for a test, that ask, that fail."""
 
-    def __init__(self, url: str) -> None:
-        self.tasks = Tasks(url, runtime=FAST_CONFIG)
+    def __init__(self, url: str, **options: Any) -> None:
+        self.tasks = Tasks(url, runtime=FAST_CONFIG, **options)
         self.watch, self.answers = Watch(), Answers()
         self.gate = asyncio.Event()
         """What `hold` waits for."""
@@ -236,9 +238,10 @@ class TaskClient:
     tasks: ClientTasks
 
     async def start(self, tool: str, arguments: Mapping[str, Any] = {}, **options: Any) -> ClientTask:
-        task = await self.tasks.start(self.client, tool, arguments, **options)
-        assert isinstance(task, ClientTask), task
-        return task
+        return await self.tasks.start(self.client, tool, arguments, **options)
+
+    async def call(self, tool: str, arguments: Mapping[str, Any] = {}, **options: Any) -> CallToolResult:
+        return await self.tasks.call(self.client, tool, arguments, **options)
 
     def resume(self, saved: str) -> ClientTask:
         return self.tasks.resume(self.client, saved)
