@@ -1,4 +1,4 @@
-"""When a client does best to look at a task again, and what it does when it has looked."""
+"""The interval in which clients are advised to poll."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure import Tasks
-from perdure.mcp.polling import Answer as AnswerThese
-from perdure.mcp.polling import Ended, Wait, decide
 from perdure.mcp.wire import poll_interval_ms
 from perdure.tasks import Owner, Status, TaskRecord
 from perdure.tasks.errors import InvalidValue
@@ -78,39 +76,3 @@ def test_a_tool_cannot_ask_for_less_than_50_ms_or_more_than_30_s(interval: Any) 
         Tasks("memory:").durable(poll_interval=interval)(lambda: None)
 
     assert caught.value.field == "poll_interval"
-
-
-statuses = st.sampled_from(Status)
-keys = st.lists(st.text(max_size=3), unique=True, max_size=5)
-advised = st.none() | st.integers(-(10**6), 10**6)
-
-
-@row(91)
-@given(status=statuses.filter(lambda status: status.is_terminal), asked=keys, answered=keys, interval=advised)
-def test_a_client_is_done_when_the_task_has_ended_whatever_else_it_says(
-    status: Status, asked: list[str], answered: list[str], interval: int | None
-) -> None:
-    assert decide(status, asked, answered, interval) == Ended()
-
-
-@row(91)
-@given(asked=keys, answered=keys, interval=advised)
-def test_a_client_answers_what_is_new_and_never_the_same_twice(
-    asked: list[str], answered: list[str], interval: int | None
-) -> None:
-    decision = decide(Status.INPUT_REQUIRED, asked, answered, interval)
-
-    new = tuple(key for key in asked if key not in answered)
-    assert decision == AnswerThese(new) if new else isinstance(decision, Wait)
-
-
-@row(91)
-@given(asked=keys, interval=advised)
-def test_a_client_otherwise_waits_as_it_is_advised_within_bounds(
-    asked: list[str], interval: int | None
-) -> None:
-    for status, answered in ((Status.WORKING, []), (Status.INPUT_REQUIRED, asked)):
-        decision = decide(status, asked, answered, interval)
-
-        wanted = 1000 if interval is None else interval
-        assert decision == Wait(min(max(wanted, 50), 30_000) / 1000)

@@ -81,9 +81,10 @@ class Tasks:
     ) -> None:
         """Keep tasks in the storage of this URL.
 
-        The first five options are those of `store` and `runtime`, which have the others. `anonymous` decides what a server without authentication does, and `identify` identifies callers in a
-        way of your own; it is called once for each request about tasks. A request that waits for a task gets
-        a message whenever its stream was silent for `keep_alive`, so that proxies do not close it.
+        The first five options are those of `store` and `runtime`, which have more. `anonymous` decides what a
+        server without authentication does, and `identify` identifies callers in a way of your own; it is
+        called once for each request about tasks. A request that waits for a task gets a message whenever its
+        stream was silent for `keep_alive`, so that proxies do not close it.
         """
         self._identity = Identity(anonymous, identify)
         store = _with_options(

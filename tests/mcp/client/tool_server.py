@@ -117,10 +117,8 @@ class ToolServer:
         """What `hold` waits for."""
         self.held = 0
         """How often it came to wait."""
-        given: dict[str, Any] = {
-            **self.tasks.attach(),
-            "middleware": [self.watch, self.answers, self.tasks.middleware],
-        }
+        given: dict[str, Any] = {**self.tasks.attach()}
+        given["middleware"] = [self.watch, self.answers, *given["middleware"]]
         self.server: MCPServer[Any] = MCPServer("shop", version="1", log_level="ERROR", **given)
         add_tools(self)
         add_asking_tools(self)

@@ -376,7 +376,7 @@ LATER_OF_TASKS = ("application", "encryption_keys", "encrypt", "hand_over_after"
 @pytest.mark.parametrize("option", [*LATER, "every", "run_at"])
 def test_options_that_come_later_are_not_accepted_by_durable(bench: ToolServer, option: str) -> None:
     with pytest.raises(TypeError, match=option):
-        bench.tasks.durable(**{option: 1})
+        bench.tasks.durable(**cast("Any", {option: 1}))
 
 
 @pytest.mark.parametrize("option", LATER_OF_TASKS)

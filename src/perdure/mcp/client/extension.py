@@ -24,8 +24,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import REQUEST_TIMEOUT, CallToolResult
 
 from ...storage.time_units import Duration
-from ..protocol import EXTENSION
-from ..protocol import MODERN as PROTOCOL_2026
+from ..wire import EXTENSION, PROTOCOL_2026
 from .client_task import ClientTask, ProgressReporter, SavedTask, to_seconds
 from .connection import Address, Connector, Subscriptions, TaskNotification, connector_of, transport_to
 from .errors import ClientTaskError, ConnectionLost, ExtensionNotInstalled, WaitTimeout

@@ -18,10 +18,7 @@ from pydantic import ConfigDict, RootModel, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
 
 from ...tasks import Status
-from ..protocol import CORE as PROTOCOL_2025
-from ..protocol import IDEMPOTENCY_KEY, PROGRESS, VARIABLES
-from ..protocol import MODERN as PROTOCOL_2026
-from ..protocol import Wire as JsonObject
+from ..wire import IDEMPOTENCY_KEY, PROGRESS, PROTOCOL_2025, PROTOCOL_2026, VARIABLES, JsonObject
 from .errors import (
     AnswersNotSupported,
     ConnectionLost,
