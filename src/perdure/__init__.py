@@ -1,19 +1,68 @@
-"""Long-running work of MCP servers that survives restarts, on the database you already run."""
+"""Long-running work of MCP servers that survives restarts, on the database you already run.
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+The public names are imported on first use, so that a worker does not load what only a server needs.
+Type checkers read them from `__init__.pyi`.
+"""
 
-if TYPE_CHECKING:
-    from .mcp import Tasks as Tasks
-    from .runtime import Task as Task
+from importlib import import_module, metadata
 
-__all__ = ["Task", "Tasks"]
-
-_HOMES = {"Task": ".runtime", "Tasks": ".mcp"}
+_MODULES = {
+    ".mcp": ("Tasks",),
+    ".mcp.client": ("ClientTask", "ClientTasks", "TaskState"),
+    ".mcp.client.errors": ("ClientTaskError",),
+    ".runtime": ("App", "Runtime", "RuntimeConfig", "Task", "current_task"),
+    ".runtime.task": ("Accepted", "Elicited", "Refused"),
+    ".runtime.errors": (
+        "Again",
+        "ClientCannotAnswer",
+        "Failed",
+        "InputFailed",
+        "Pause",
+        "QueueFull",
+        "RunError",
+        "TaskCancelled",
+        "TooManyWaiting",
+        "UnknownFunction",
+    ),
+    ".runtime.workflow": ("Output", "Param", "Step", "Workflow"),
+    ".storage.errors": ("PerdureError", "StorageError"),
+    ".tasks": (
+        "InputKind",
+        "InputRequest",
+        "Owner",
+        "Progress",
+        "Snapshot",
+        "Status",
+        "StoreConfig",
+        "Variables",
+    ),
+    ".tasks.errors": (
+        "AuthenticationRequired",
+        "ClaimLost",
+        "IdempotencyKeyReused",
+        "InputKeyReused",
+        "InvalidCursor",
+        "InvalidValue",
+        "LimitExceeded",
+        "MalformedAnswer",
+        "NotFound",
+        "QuotaExceeded",
+        "TaskError",
+        "TerminalTask",
+        "WrongVariableType",
+    ),
+    ".tasks.inputs": ("Root",),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
-    """Import what is asked for when it is asked for: a worker or a storage needs no server."""
+    if name == "__version__":
+        return metadata.version("perdure")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name], __name__), name)
+
+
+def __dir__() -> list[str]:
+    return [*_HOMES, "__version__"]

@@ -77,7 +77,8 @@ from mcp.server import MCPServer
 from perdure import Task, Tasks
 from perdure.runtime import RuntimeConfig
 
-tasks = Tasks("sqlite:///own.db", runtime=RuntimeConfig(heartbeat=0.5, clock_skew=0.5, drain=600))
+config = RuntimeConfig(heartbeat_interval=0.5, clock_skew=0.5, drain_timeout=600)
+tasks = Tasks("sqlite:///own.db", runtime=config)
 server = MCPServer("kitchen", **tasks.attach())
 
 
@@ -125,7 +126,7 @@ from perdure import Task, Tasks
 from perdure.runtime import Pause
 from perdure.tasks import InputKind, InputRequest, StoreConfig
 
-tasks = Tasks("sqlite:///own.db", store=StoreConfig(result_retention_ms=14 * 86_400_000))
+tasks = Tasks("sqlite:///own.db", store=StoreConfig(retention=14 * 86_400))
 server = MCPServer("kitchen", **tasks.attach())
 
 

@@ -36,7 +36,7 @@ def confirmation(question: str) -> InputRequest:
     )
 
 
-NO_DRAIN = RuntimeConfig(drain=0.0, cancel_grace=1.0)
+NO_DRAIN = RuntimeConfig(drain_timeout=0.0, cancel_grace=1.0)
 """Most tests leave tasks behind that wait."""
 
 
@@ -57,7 +57,7 @@ def add_task_fixtures(server: MCPServer[object], tasks: Tasks) -> None:
     @tasks.durable()
     async def slow_compute(seconds: float, task: Task, label: str = "") -> str:
         """Takes its time."""
-        await task.report(f"computing {label}".strip(), done=0, total=seconds)
+        await task.report_progress(0, seconds, f"computing {label}".strip())
         await anyio.sleep(seconds)
         return f"computed {label} in {seconds} seconds"
 

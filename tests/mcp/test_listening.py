@@ -57,7 +57,7 @@ class Tokens:
 @asynccontextmanager
 async def listened_to(where: str, tokens: Tokens | None = None) -> AsyncGenerator[str]:
     """The address of a server, which lets in only bearers of tokens where there are some."""
-    tasks = Tasks(where, runtime=RuntimeConfig(drain=0))
+    tasks = Tasks(where, runtime=RuntimeConfig(drain_timeout=0))
     auth = AuthSettings(issuer_url=AnyHttpUrl("https://issuer.test"), resource_server_url=None)
     server: MCPServer[object] = MCPServer(
         "listened to",

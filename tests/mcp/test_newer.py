@@ -40,7 +40,9 @@ async def storage(tmp_path: Path, anyio_backend: str) -> AsyncGenerator[Storage]
 @pytest.fixture
 async def url(tmp_path: Path, storage: Storage) -> AsyncGenerator[str]:
     """A server that binds tasks to sessions, so that they can be listed."""
-    tasks = Tasks(f"sqlite:///{tmp_path / 'tasks.db'}", runtime=RuntimeConfig(drain=0.0), anonymous="session")
+    tasks = Tasks(
+        f"sqlite:///{tmp_path / 'tasks.db'}", runtime=RuntimeConfig(drain_timeout=0.0), anonymous="session"
+    )
     server: MCPServer[object] = MCPServer("tests", **tasks.attach())
     simple_tools(server, tasks)
     async with serving(server.streamable_http_app()) as endpoint:
@@ -80,7 +82,7 @@ async def test_at_2025_11_25_it_is_a_retryable_error_and_left_out_of_lists(
 async def test_at_2026_07_28_it_is_a_retryable_error(
     tmp_path: Path, storage: Storage, change: dict[str, Any]
 ) -> None:
-    tasks = Tasks(f"sqlite:///{tmp_path / 'tasks.db'}", runtime=RuntimeConfig(drain=0.0))
+    tasks = Tasks(f"sqlite:///{tmp_path / 'tasks.db'}", runtime=RuntimeConfig(drain_timeout=0.0))
     server: MCPServer[object] = MCPServer("tests", **tasks.attach())
     simple_tools(server, tasks)
     async with serving(server.streamable_http_app()) as url, Client2026(url) as modern:

@@ -39,7 +39,7 @@ class Site:
 @asynccontextmanager
 async def hosting(**options: Any) -> AsyncGenerator[Site]:
     site = Site()
-    site.tasks = Tasks("memory:", runtime=RuntimeConfig(drain=0.0, cancel_grace=0.5), **options)
+    site.tasks = Tasks("memory:", runtime=RuntimeConfig(drain_timeout=0.0, cancel_grace=0.5), **options)
     server: MCPServer[object] = MCPServer("tests", **site.tasks.attach())
 
     @server.tool()
@@ -59,7 +59,7 @@ async def hosting(**options: Any) -> AsyncGenerator[Site]:
     @site.tasks.durable()
     async def pages(numbers: list[float], task: Task, total: float | None = None) -> str:
         for number in numbers:
-            await task.report(f"page {number:g}", done=number, total=total)
+            await task.report_progress(number, total, f"page {number:g}")
             await asyncio.sleep(0.05)
         return "done"
 

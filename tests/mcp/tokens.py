@@ -93,7 +93,7 @@ def add_tools(tasks: Tasks, register: Register) -> None:
         return f"held {label}"
 
     @register()
-    @tasks.durable(ttl=50)
+    @tasks.durable(ttl=0.05)
     async def brief() -> str:
         """Ends at once, and is of no interest a moment later."""
         return "brief"
@@ -162,7 +162,7 @@ def about(caller: Caller, task_id: str) -> dict[str, Json]:
 
 async def serve(names: Sequence[str]) -> None:
     """Until the one who started this hangs up."""
-    tasks = Tasks("memory:", runtime=RuntimeConfig(drain=0))
+    tasks = Tasks("memory:", runtime=RuntimeConfig(drain_timeout=0))
     app = make_server(tasks, people(*names)).streamable_http_app()
     logging.basicConfig(level=logging.ERROR, force=True)
     async with serving(app) as url:

@@ -9,7 +9,7 @@ from mcp.types import CallToolResult, TextContent
 
 from perdure.runtime import RuntimeConfig
 
-FAST_CONFIG = RuntimeConfig(drain=0.2, cancel_grace=0.2, report_interval=0.05)
+FAST_CONFIG = RuntimeConfig(drain_timeout=0.2, cancel_grace=0.2, report_interval=0.05)
 NAME_FORM: dict[str, Any] = {
     "type": "object",
     "properties": {"name": {"type": "string"}},

@@ -133,7 +133,7 @@ async def filled(storage: Storage) -> None:
     async def hang() -> None:
         await asyncio.Event().wait()
 
-    runtime = Runtime(TaskStore(storage), app.functions, RuntimeConfig(drain=0.0, cancel_grace=0.1))
+    runtime = Runtime(TaskStore(storage), app.functions, RuntimeConfig(drain_timeout=0.0, cancel_grace=0.1))
     operator = Operator(storage)
     async with runtime.running():
         made = await runtime.submit("hang", idempotency_key="key")

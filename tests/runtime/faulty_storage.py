@@ -31,7 +31,7 @@ from perdure.storage import (
     Watch,
 )
 from perdure.storage.errors import StorageBusy, StorageClosed, StorageFailed
-from perdure.storage.time_units import system_clock
+from perdure.storage.time_units import system_clock, to_seconds
 from perdure.tasks import Owner, Snapshot, Status
 from perdure.tasks.task_snapshot import TASKS, lease_address
 
@@ -41,9 +41,9 @@ from .replicas import QUICK, UNHURRIED, Options, Replicas
 
 ME = Owner.local()
 
-STEADY_HEARTBEAT = replace(UNHURRIED, heartbeat=0.5)
+STEADY_HEARTBEAT = replace(UNHURRIED, heartbeat_interval=0.5)
 """For work that lasts for some heartbeats, or whose writes fail for a while."""
-SLOW_HEARTBEAT = replace(QUICK, heartbeat=0.4)
+SLOW_HEARTBEAT = replace(QUICK, heartbeat_interval=0.4)
 """Where recovery is feared: a lease lasts 1.2 seconds."""
 
 Hook: TypeAlias = Callable[[Sequence[Change]], Awaitable[None]]
@@ -183,7 +183,8 @@ class Fair(FaultyLink):
         late = {
             address
             for address, beats in self._living.items()
-            if before.get(address) != beats.begun or beats.age > 1.2 * SLOW_HEARTBEAT.heartbeat
+            if before.get(address) != beats.begun
+            or beats.age > 1.2 * to_seconds(SLOW_HEARTBEAT.heartbeat_interval)
         }
         return [each for each in found if each.address not in late]
 

@@ -12,17 +12,17 @@ from perdure.runtime import App, Executor, Runtime, RuntimeConfig
 from perdure.runtime.claiming import Claimer
 from perdure.storage import Micros, Storage
 from perdure.storage.kit import Subject
-from perdure.storage.time_units import system_clock
+from perdure.storage.time_units import system_clock, to_seconds
 from perdure.tasks import Json, NewTask, Owner, Snapshot, StoreConfig, Success, TaskId, TaskStore
 
 QUICK = RuntimeConfig(
-    heartbeat=0.1,
+    heartbeat_interval=0.1,
     clock_skew=0.0,
     cancel_grace=0.3,
-    drain=0.3,
+    drain_timeout=0.3,
     report_interval=0.05,
-    poll_interval=0.2,
-    sweep_interval=0.2,
+    queue_poll_interval=0.2,
+    purge_interval=0.2,
 )
 """A lease lasts 0.3 seconds, and a lost worker is missed within about half a second."""
 UNHURRIED = replace(QUICK, clock_skew=10.0, cancel_grace=10.0)
@@ -70,7 +70,7 @@ class Replicas:
         """The same for a block, to see a replica stop."""
         storage = await self.subject.another_client()
         if storage.lag > SLACK:
-            config = replace(config, clock_skew=config.clock_skew + SLACK)
+            config = replace(config, clock_skew=to_seconds(config.clock_skew) + SLACK)
         store = TaskStore(storage, limits, clock=clock)
         made = None if executor is None else executor(store, config)
         runtime = Runtime(store, app.functions, config, executor=made)

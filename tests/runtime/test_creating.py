@@ -84,7 +84,7 @@ async def test_a_create_of_which_nothing_was_heard_is_begun_if_it_was_written(
 
     wire.after = lose
     other = await replicas.start(app, work=False)
-    async with open_faulty(replicas, wire, app, replace(UNHURRIED, heartbeat=1.0)) as runtime:
+    async with open_faulty(replicas, wire, app, replace(UNHURRIED, heartbeat_interval=1.0)) as runtime:
         with pytest.raises(StorageFailed):
             await runtime.submit("quick")
         await the_only_tasks_end(other, 1)

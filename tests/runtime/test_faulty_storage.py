@@ -24,7 +24,7 @@ async def test_a_wire_changes_nothing_unless_it_is_told_to(replicas: Replicas) -
         return 2 * number
 
     wire = FaultyLink()
-    async with open_faulty(replicas, wire, app, replace(UNHURRIED, heartbeat=10.0)) as runtime:
+    async with open_faulty(replicas, wire, app, replace(UNHURRIED, heartbeat_interval=10.0)) as runtime:
         made = await runtime.submit("double", {"number": 4})
         assert value_of(await runtime.wait(ME, made.task.task_id, 120)) == 8
         assert wire.calls["commit"] == 2

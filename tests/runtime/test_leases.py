@@ -35,10 +35,10 @@ from .replicas import UNHURRIED, Replicas, new_app, value_of
 
 pytestmark = pytest.mark.anyio
 
-ASLEEP = replace(UNHURRIED, heartbeat=60.0, poll_interval=60.0)
+ASLEEP = replace(UNHURRIED, heartbeat_interval=60.0, queue_poll_interval=60.0)
 """Of a worker that sends no heartbeat for the whole of a test."""
 MANY = StoreConfig(max_tasks_per_owner=1000)
-UNSWEPT = replace(UNHURRIED, concurrency=8, sweep_interval=60.0)
+UNSWEPT = replace(UNHURRIED, concurrency=8, purge_interval=60.0)
 """Of workers that race: nothing expires here, and a look at what did is dear on some engines."""
 
 
@@ -133,7 +133,7 @@ async def test_what_a_stale_worker_writes_is_refused(replicas: Replicas, write: 
         await go_on.wait()
         try:
             await {
-                "report": lambda: task.report("half done"),
+                "report": lambda: task.report_progress(message="half done"),
                 "set_variables": lambda: task.set_variables({"half": "done"}),
                 "elicit": lambda: task.elicit("Whose?"),
             }[write]()
@@ -264,9 +264,11 @@ async def test_replicas_that_race_for_tasks_run_each_exactly_once(replicas: Repl
 
 
 @row(64)
-@pytest.mark.parametrize("wrong", ["heartbeat", "clock_skew", "drain", "concurrency", "max_waiting"])
+@pytest.mark.parametrize(
+    "wrong", ["heartbeat_interval", "clock_skew", "drain_timeout", "concurrency", "max_queued"]
+)
 def test_a_lease_lasts_three_heartbeats_and_the_skew_and_nonsense_is_refused(wrong: str) -> None:
-    assert RuntimeConfig(heartbeat=2, clock_skew=1.5).lease == 7.5
+    assert RuntimeConfig(heartbeat_interval=2, clock_skew=1.5).lease == 7.5
     with pytest.raises(InvalidValue, match=wrong):
         replace(RuntimeConfig(), **{wrong: -1})
 

@@ -86,7 +86,7 @@ async def test_entries_and_reports_are_written_together(replicas: Replicas) -> N
     async def work(task: Task) -> None:
         for page in range(4):
             await task.log("info", f"page {page}")
-            await task.report(f"page {page}", done=page)
+            await task.report_progress(page, message=f"page {page}")
 
     runtime = await replicas.start(app)
     made = await runtime.submit("work")

@@ -72,7 +72,7 @@ async def test_a_worker_claims_what_waits_behind_tasks_of_a_newer_version(
     ]
     made = await creator.submit("work")
     await replicas.subject.caught_up()
-    await replicas.start(app, replace(with_concurrency(2), poll_interval=3600))
+    await replicas.start(app, replace(with_concurrency(2), queue_poll_interval=3600))
     assert value_of(await creator.wait(ME, made.task.task_id, 20)) == "done"
     for record in newer_tasks:
         assert await is_unchanged(creator, record)
@@ -140,7 +140,7 @@ async def test_a_run_whose_task_a_newer_version_has_rewritten_writes_nothing_mor
     replicas: Replicas, caplog: pytest.LogCaptureFixture
 ) -> None:
     app, go_on, runs = counted()
-    worker = await replicas.start(app, replace(UNHURRIED, poll_interval=QUICK.poll_interval))
+    worker = await replicas.start(app, replace(UNHURRIED, queue_poll_interval=QUICK.queue_poll_interval))
     made = await worker.submit("work")
     await wait_until(lambda: bool(runs))
     held = await worker.get(ME, made.task.task_id)
@@ -173,7 +173,7 @@ async def test_a_deadline_leaves_a_task_of_a_newer_version_and_ends_what_waits_b
         raise Pause({"name": InputRequest(kind=InputKind.ELICITATION, params={"message": "Whose?"})})
 
     runtime = await replicas.start(app, clock=clock)
-    first, second = await runtime.submit("asks", ttl=60_000), await runtime.submit("asks", ttl=61_000)
+    first, second = await runtime.submit("asks", ttl=60), await runtime.submit("asks", ttl=61)
     for each in (first, second):
         await until_released(runtime, each)
     record = await make_newer(runtime, await now(runtime, first), change)

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from perdure.runtime import ClaimLost, InProcessExecutor, Job, RuntimeConfig, Task
 from perdure.storage import Change, Replace, Space, Watch
 from perdure.storage.errors import StorageBusy, StorageError, StorageFailed, StorageFull
+from perdure.storage.time_units import to_seconds
 from perdure.tasks import Status, TaskStore
 
 from .. import task_edits
@@ -63,7 +64,7 @@ BUSY, FAILED = StorageBusy("others hold it"), StorageFailed("the line was lost")
 
 
 @row(64, 65)
-@pytest.mark.parametrize("seconds", [1.5 * QUICK.heartbeat, 1.5 * QUICK.lease])
+@pytest.mark.parametrize("seconds", [1.5 * to_seconds(QUICK.heartbeat_interval), 1.5 * QUICK.lease])
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_on_a_slow_disk_work_ends_and_has_one_outcome(
     replicas: Replicas, seconds: float, when: str
@@ -195,7 +196,7 @@ async def test_a_storage_that_is_busy_costs_a_function_an_attempt_and_a_report_n
         if write == "set_variables":
             await task.set_variables({"half": "done"})
         else:
-            await task.report("half done")
+            await task.report_progress(message="half done")
         return task.attempt
 
     async with open_faulty(replicas, wire, app, STEADY_HEARTBEAT) as runtime:
@@ -344,7 +345,7 @@ async def test_an_outage_longer_than_a_lease_does_not_fail_what_nobody_else_may_
         await go_on.wait()
         return "done"
 
-    config = replace(QUICK, heartbeat=0.2)
+    config = replace(QUICK, heartbeat_interval=0.2)
     async with open_faulty(replicas, wire, app, config) as runtime:
         made = await runtime.submit("work")
         await begun.wait()
@@ -355,7 +356,7 @@ async def test_an_outage_longer_than_a_lease_does_not_fail_what_nobody_else_may_
             return lease is not None and (lease.wake_at or 0) <= runtime.store.clock()
 
         await wait_until(is_overdue)
-        await asyncio.sleep(5 * config.heartbeat)
+        await asyncio.sleep(5 * to_seconds(config.heartbeat_interval))
         wire.mend()
         await several_heartbeats(runtime, made, 1)
         go_on.set()
@@ -381,7 +382,7 @@ async def test_a_run_whose_end_can_never_be_written_is_given_up_after_a_lease(re
 
     wire.before = full
     asyncio.get_running_loop().call_later(60, wire.mend)  # or a test that fails would not end
-    async with open_faulty(replicas, wire, app, replace(QUICK, concurrency=1, drain=60.0)) as runtime:
+    async with open_faulty(replicas, wire, app, replace(QUICK, concurrency=1, drain_timeout=60.0)) as runtime:
         made = [await runtime.submit("work", {"number": number}) for number in range(2)]
         assert [each.task.is_claimed for each in made] == [True, False]
         await several_heartbeats(runtime, made[0], 1)

@@ -28,7 +28,7 @@ from .replicas import UNHURRIED, Replicas, new_app, value_of, with_concurrency
 pytestmark = pytest.mark.anyio
 
 MANY = StoreConfig(max_tasks_per_owner=1000)
-UNSWEPT = replace(STEADY_HEARTBEAT, sweep_interval=60.0)
+UNSWEPT = replace(STEADY_HEARTBEAT, purge_interval=60.0)
 """Of workers of whom there are many: nothing expires here, and a look at what did is dear on some engines."""
 
 
@@ -152,7 +152,7 @@ async def test_a_new_task_may_name_its_function_without_a_call(replicas: Replica
 async def test_a_queue_may_be_bounded_and_what_is_refused_was_not_created(replicas: Replicas) -> None:
     go_on = asyncio.Event()
     app = gated(go_on)
-    config = replace(UNHURRIED, concurrency=1, max_waiting=2)
+    config = replace(UNHURRIED, concurrency=1, max_queued=2)
     runtime = await replicas.start(app, config)
     made = [await runtime.submit("wait") for _ in range(3)]  # one at work, two waiting
     await replicas.subject.caught_up()

@@ -72,7 +72,7 @@ async def test_a_function_of_several_attempts_is_run_again_from_what_was_stored(
             await task.set_variables({"page": 7})
             stuck.set()
             await asyncio.Event().wait()
-        return [folder, task.variables["page"], answer.action, task.attempt, task.last_failure]
+        return [folder, task.variables["page"], answer.action, task.attempt, task.last_error]
 
     clock = MovedClock()
     survivor = await replicas.start(app, clock=clock)
@@ -176,7 +176,7 @@ async def both_alive(
     """One of two replicas that hear of each other, however late a heartbeat is."""
     living: dict[Address, Beats] = {}
     config = replace(
-        SLOW_HEARTBEAT, sweep_interval=60.0
+        SLOW_HEARTBEAT, purge_interval=60.0
     )  # or who is an hour ahead sweeps what has just ended
     async with (
         open_faulty(replicas, Fair(living), app, config, clock=mine) as runtime,
@@ -230,7 +230,7 @@ async def test_a_coroutine_that_holds_up_its_loop_for_longer_than_a_lease_keeps_
         clock.ahead = MINUTE  # and more
         return "done"
 
-    runtime = await replicas.start(app, replace(UNHURRIED, heartbeat=1.0), clock=clock)
+    runtime = await replicas.start(app, replace(UNHURRIED, heartbeat_interval=1.0), clock=clock)
     made = await runtime.submit("rude")
     assert value_of(await runtime.wait(ME, made.task.task_id, 60)) == "done"
 

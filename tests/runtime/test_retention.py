@@ -12,7 +12,7 @@ from perdure.runtime import Again, App, ClaimLost, Pause, Runtime, Task
 from perdure.runtime.deadline import Deadlines
 from perdure.runtime.errors import TooManyWaiting
 from perdure.storage import Change
-from perdure.storage.time_units import DAY
+from perdure.storage.time_units import DAY, SECOND, to_seconds
 from perdure.tasks import Failure, InputKind, InputRequest, Snapshot, Status
 from perdure.tasks.canonical_json import JsonLike
 from perdure.tasks.errors import NotFound
@@ -33,7 +33,7 @@ from .replicas import UNHURRIED, Replicas, new_app, value_of
 
 pytestmark = pytest.mark.anyio
 
-TTL = 60_000
+TTL = 60
 """Milliseconds: the tests move the clock by days."""
 NAME = InputRequest(kind=InputKind.ELICITATION, params={"message": "Whose name?"})
 YES: JsonLike = {"action": "accept", "content": {}}
@@ -72,7 +72,7 @@ async def test_work_that_paused_for_longer_than_its_ttl_continues(replicas: Repl
 
     @app.function
     async def work(task: Task) -> str:
-        if "name" not in task.inputs:
+        if "name" not in task.questions:
             clock.ahead += DAY  # it has worked for longer than its ttl
             raise Pause({"name": replace(NAME, deadline=20 * 86_400)})
         return "answered"
@@ -95,14 +95,14 @@ async def test_work_that_is_handed_back_or_recovered_after_its_ttl_continues(rep
     async def work(task: Task) -> str:
         started.append(task.attempt)
         if len(started) < 6:
-            await task.report(f"day {len(started)}")
+            await task.report_progress(message=f"day {len(started)}")
             await asyncio.Event().wait()
         return "done"
 
     client = await replicas.start(app, work=False, clock=clock)
     made = await client.submit("work", ttl=TTL)
     for deploy in range(1, 5):
-        async with replicas.running(app, replace(UNHURRIED, drain=0.0), clock=clock):
+        async with replicas.running(app, replace(UNHURRIED, drain_timeout=0.0), clock=clock):
             await wait_until(lambda deploy=deploy: len(started) == deploy)
             clock.ahead += 6 * DAY
         clock.ahead += DAY  # nothing runs
@@ -126,7 +126,7 @@ async def test_a_task_that_was_never_started_expires(replicas: Replicas) -> None
 
     client = await replicas.start(app, work=False, clock=clock)
     made = await client.submit("work", ttl=TTL)
-    clock.ahead = TTL * 1000 + 1_000_000
+    clock.ahead = TTL * SECOND + 1_000_000
     with pytest.raises(NotFound):
         await client.get(ME, made.task.task_id)
 
@@ -137,7 +137,7 @@ async def test_a_task_that_was_never_started_expires(replicas: Replicas) -> None
 async def abandoned(replicas: Replicas, app: App, clock: MovedClock) -> Snapshot:
     """A task that was released and is not started again for a month."""
     client = await replicas.start(app, work=False, clock=clock)
-    async with replicas.running(app, replace(UNHURRIED, drain=0.0), clock=clock) as runtime:
+    async with replicas.running(app, replace(UNHURRIED, drain_timeout=0.0), clock=clock) as runtime:
         made = await runtime.submit("work", ttl=TTL)
         await until_status(client, made, Status.WORKING)
     clock.ahead += 30 * DAY
@@ -210,7 +210,7 @@ async def test_an_answer_that_comes_after_a_month_starts_the_task_again(replicas
 
     @app.function
     async def asks(task: Task) -> str:
-        if "name" not in task.inputs:
+        if "name" not in task.questions:
             raise Pause({"name": replace(NAME, deadline=60 * 86_400)})
         return "answered"
 
@@ -243,10 +243,10 @@ async def test_a_question_that_a_run_waits_for_in_place_ends_its_task_at_its_dea
     runtime = await replicas.start(asking(), clock=clock)
     made = await runtime.submit("asks", ttl=TTL)
     await until_status(runtime, made, Status.INPUT_REQUIRED)
-    clock.ahead = TTL * 1000 - 10_000_000
-    await asyncio.sleep(2 * UNHURRIED.poll_interval)
+    clock.ahead = TTL * SECOND - 10_000_000
+    await asyncio.sleep(2 * to_seconds(UNHURRIED.queue_poll_interval))
     assert (await now(runtime, made)).task.status is Status.INPUT_REQUIRED
-    clock.ahead = TTL * 1000
+    clock.ahead = TTL * SECOND
     assert reason_of(await runtime.wait(ME, made.task.task_id, 60)) == "input_deadline"
 
 
@@ -273,12 +273,12 @@ async def test_a_question_of_an_unclaimed_task_ends_it_at_its_deadline(replicas:
 async def test_a_deadline_counts_from_asking_and_is_not_moved_by_asking_again(replicas: Replicas) -> None:
     app, clock = asking(), MovedClock()
     client = await replicas.start(app, work=False, clock=clock)
-    async with replicas.running(app, replace(UNHURRIED, drain=0.0), clock=clock) as runtime:
+    async with replicas.running(app, replace(UNHURRIED, drain_timeout=0.0), clock=clock) as runtime:
         made = await runtime.submit("asks", ttl=TTL)
         await until_status(client, made, Status.INPUT_REQUIRED)
     first = (await now(client, made)).task.inputs["name"]
-    assert first.deadline_at == first.asked_at + TTL * 1000
-    clock.ahead = TTL * 1000 // 2
+    assert first.deadline_at == first.asked_at + TTL * SECOND
+    clock.ahead = TTL * SECOND // 2
     await replicas.start(app, clock=clock)
     assert (await now(client, made)).task.inputs["name"] == first
 
@@ -293,7 +293,7 @@ async def waiting_runs(runtime: Runtime, count: int) -> list[Snapshot]:
 @row(103)
 async def test_runs_that_wait_in_place_are_bounded_and_more_of_them_pause(replicas: Replicas) -> None:
     app = asking()
-    runtime = await replicas.start(app, replace(UNHURRIED, max_input_waits=2))
+    runtime = await replicas.start(app, replace(UNHURRIED, max_waiting_runs=2))
     made = await waiting_runs(runtime, 5)
 
     async def held() -> int:
@@ -322,7 +322,7 @@ async def test_a_run_that_must_not_run_twice_cannot_pause_and_gets_an_error(repl
             caught.append(error)
             raise
 
-    runtime = await replicas.start(app, replace(UNHURRIED, max_input_waits=1))
+    runtime = await replicas.start(app, replace(UNHURRIED, max_waiting_runs=1))
     await waiting_runs(runtime, 1)
     made = await runtime.submit("once")
     ended = await runtime.wait(ME, made.task.task_id, 60)
@@ -339,7 +339,7 @@ async def test_no_run_that_must_not_run_twice_is_suspended_by_a_crowd(replicas: 
         starts.append(number)
         return (await task.elicit("Whose name?", key="name")).action
 
-    runtime = await replicas.start(app, replace(UNHURRIED, max_input_waits=1))
+    runtime = await replicas.start(app, replace(UNHURRIED, max_waiting_runs=1))
     made = await asyncio.gather(*(runtime.submit("once", {"number": number}) for number in range(4)))
 
     async def are_settled() -> bool:
@@ -374,7 +374,7 @@ async def test_an_answer_that_comes_at_the_deadline_runs_no_task_twice_that_must
         made = await runtime.submit(name, ttl=TTL)
         await until_status(client, made, Status.INPUT_REQUIRED)
         wire.before = answer_first
-        clock.ahead = 2 * TTL * 1000
+        clock.ahead = 2 * TTL * SECOND
         ended = await client.wait(ME, made.task.task_id, 60)
     assert len(started) == starts
     assert ended.task.status is (Status.COMPLETED if name == "often" else Status.FAILED)
@@ -390,7 +390,7 @@ async def test_a_wait_that_outlives_its_run_ends_and_leaves_its_place(replicas: 
         await wait_until(lambda: "name" in task.inputs)
         return "done"
 
-    runtime = await replicas.start(app, replace(UNHURRIED, max_input_waits=1))
+    runtime = await replicas.start(app, replace(UNHURRIED, max_waiting_runs=1))
     for _ in range(2):  # the second has a place to wait
         made = await runtime.submit("leaves")
         assert value_of(await runtime.wait(ME, made.task.task_id, 60)) == "done"

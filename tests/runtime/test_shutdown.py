@@ -33,9 +33,9 @@ from .replicas import UNHURRIED, Replicas, new_app, value_of
 
 pytestmark = pytest.mark.anyio
 
-LONG = replace(UNHURRIED, heartbeat=60.0, drain=60.0)
+LONG = replace(UNHURRIED, heartbeat_interval=60.0, drain_timeout=60.0)
 """A lease of minutes: what is taken within a test was handed back."""
-AT_ONCE = replace(LONG, drain=0.0)
+AT_ONCE = replace(LONG, drain_timeout=0.0)
 SHUT_DOWN = "the worker was shut down before the task ended"
 
 
@@ -92,7 +92,7 @@ async def test_what_can_finish_in_time_does(replicas: Replicas) -> None:
 async def test_work_is_kept_alive_while_it_is_let_finish(replicas: Replicas) -> None:
     works = Works()
     other = await replicas.start(works.app, SLOW_HEARTBEAT)
-    async with replicas.running(works.app, replace(SLOW_HEARTBEAT, drain=60.0)) as runtime:
+    async with replicas.running(works.app, replace(SLOW_HEARTBEAT, drain_timeout=60.0)) as runtime:
         made = await works.begin(runtime, "often")
         asyncio.get_running_loop().call_later(1.3 * SLOW_HEARTBEAT.lease, works.go_on.set)
     assert value_of(await now(other, made)) == 1
@@ -177,7 +177,7 @@ async def test_a_result_that_comes_in_spite_of_the_shutdown_counts(replicas: Rep
         begun.set()
         with suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
-        return f"cancelled: {task.cancellation.is_requested}"
+        return f"cancelled: {task.is_cancelled()}"
 
     assert await last_of(replicas, app, "tidy", begun) == (Status.COMPLETED, "cancelled: True")
 
@@ -201,7 +201,7 @@ async def test_a_plain_function_learns_of_the_shutdown_when_it_looks(replicas: R
     @app.function(retries=1)
     def plain(task: Task) -> None:
         begun.set()
-        while not task.cancellation.is_requested:
+        while not task.is_cancelled():
             time.sleep(0.005)
         seen.append(True)
         task.check_cancelled()
@@ -338,7 +338,7 @@ async def test_what_is_being_created_while_the_worker_stops_is_not_left_behind(
     if drain:
         works.go_on.set()
     async with asyncio.timeout(30):
-        async with open_faulty(replicas, wire, works.app, replace(LONG, drain=drain)) as runtime:
+        async with open_faulty(replicas, wire, works.app, replace(LONG, drain_timeout=drain)) as runtime:
             creating = asyncio.create_task(runtime.submit("often"))
             await reached.wait()
             asyncio.get_running_loop().call_later(0.1, go_on.set)
@@ -363,7 +363,7 @@ async def test_what_begins_to_wait_for_a_client_while_its_worker_drains_is_hande
         return (await task.elicit("Whose?", key="whose")).action
 
     client = await replicas.start(app, work=False)
-    async with asyncio.timeout(20), replicas.running(app, replace(UNHURRIED, drain=600.0)) as runtime:
+    async with asyncio.timeout(20), replicas.running(app, replace(UNHURRIED, drain_timeout=600.0)) as runtime:
         made = await runtime.submit("asks")
         await begun.wait()
         asyncio.get_running_loop().call_later(0.3, go_on.set)
@@ -386,7 +386,7 @@ async def test_what_waits_for_a_client_is_handed_back_without_waiting_for_the_dr
         return (await task.elicit("Whose?", key="whose")).action
 
     client = await replicas.start(app, work=False)
-    async with asyncio.timeout(20), replicas.running(app, replace(UNHURRIED, drain=600.0)) as runtime:
+    async with asyncio.timeout(20), replicas.running(app, replace(UNHURRIED, drain_timeout=600.0)) as runtime:
         made = await runtime.submit("asks")
         await until_status(client, made, Status.INPUT_REQUIRED)
     left = await now(client, made)

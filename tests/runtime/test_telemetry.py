@@ -141,7 +141,7 @@ async def test_recovery_and_sweeping_leave_spans_and_logs_without_owners(
     dead = await replicas.start(app, work=False)
     with caplog.at_level(logging.DEBUG, logger="perdure"):
         lost = await leave_with_a_dead_worker(dead, ANA)
-        quick = StoreConfig(default_ttl_ms=1)
+        quick = StoreConfig(ttl=0.001)
         short = await replicas.start(app, work=False, limits=quick)
         await short.store.create(ANA, NewTask(method="tools/call"))
         runtime = await replicas.start(app)

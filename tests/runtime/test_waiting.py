@@ -8,6 +8,7 @@ from contextlib import aclosing
 import pytest
 
 from perdure.runtime import App, Runtime, RuntimeConfig, Task
+from perdure.storage.time_units import to_seconds
 from perdure.tasks import Owner, Snapshot, Status
 from perdure.tasks.errors import NotFound
 
@@ -122,7 +123,7 @@ async def test_waiting_is_quiet(replicas: Replicas) -> None:
     async with open_faulty(replicas, wire, new_app(), work=False) as other:
         made = await runtime.submit("work")
         with pytest.raises(TimeoutError):
-            await other.wait(ME, made.task.task_id, 5 * QUICK.poll_interval)
+            await other.wait(ME, made.task.task_id, 5 * to_seconds(QUICK.queue_poll_interval))
         assert wire.calls["get"] <= 14  # five looks, each after half a poll interval at the least
         assert wire.open_watches == 0
 
@@ -174,7 +175,7 @@ async def test_each_change_is_pushed_to_who_watches_without_a_poll(replicas: Rep
             assert latest == written
 
 
-PATIENT = RuntimeConfig(poll_interval=120.0)
+PATIENT = RuntimeConfig(queue_poll_interval=120.0)
 
 
 @row(73)

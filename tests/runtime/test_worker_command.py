@@ -189,7 +189,7 @@ async def is_held(client: Runtime, made: Snapshot) -> bool:
 
 async def test_told_twice_the_process_stops_dead(url: str, client: Runtime) -> None:
     made = await client.submit("stubborn")
-    async with worker(url, config=replace(UNHURRIED, drain=600.0)) as first:
+    async with worker(url, config=replace(UNHURRIED, drain_timeout=600.0)) as first:
         await wait_until(lambda: is_held(client, made), 30)
         first.send(signal.SIGTERM)
         assert "send it again" in await first.line()

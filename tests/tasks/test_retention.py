@@ -29,7 +29,7 @@ from .samples import ANA, BOB, CALL, START, Clock, created, ids_of
 pytestmark = pytest.mark.anyio
 
 MS = 1000
-FOREVER = StoreConfig(max_ttl_ms=None, default_ttl_ms=None)
+FOREVER = StoreConfig(max_ttl=None, ttl=None)
 
 
 @row(53)
@@ -182,7 +182,7 @@ def assert_ahead(task: TaskRecord, now: int, shown: int) -> int:
 
 
 async def test_results_can_be_kept_for_ever(subject: Subject, clock: Clock) -> None:
-    store = TaskStore(subject.storage, StoreConfig(result_retention_ms=None), clock=clock)
+    store = TaskStore(subject.storage, StoreConfig(retention=None), clock=clock)
     done = await task_edits.finish(store, await store.create(ANA, CALL), Success.of(1))
     clock.advance(100_000 * HOUR)
     assert await store.get(ANA, done.task.task_id) == done

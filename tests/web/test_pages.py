@@ -232,7 +232,7 @@ async def test_a_question_keeps_its_place_on_the_page_when_another_is_answered(
 async def test_what_is_cancelled_here_is_kept_for_as_long_as_the_servers_keep_results(
     desk: ToolDashboard,
 ) -> None:
-    config = StoreConfig(result_retention_ms=14 * 86_400_000)
+    config = StoreConfig(retention=14 * 86_400)
     made = await TaskStore(desk.storage, config).create(ME, NewTask(method="tools/call"))
     async with visiting(Dashboard(desk.storage)) as client:
         await post(client, await path_of(client, made.task.task_id), "/cancel")

@@ -21,7 +21,7 @@ from perdure.web import Dashboard
 from ..runtime.replicas import QUICK
 
 PAGES = 4
-SLOW_HEARTBEAT = replace(QUICK, heartbeat=3.0)
+SLOW_HEARTBEAT = replace(QUICK, heartbeat_interval=3.0)
 """A lease outlasts a machine that stands still for a while: no worker is lost here."""
 ME = Owner.user("https://id.example", "ana <secret>")
 ORIGIN = "http://127.0.0.1"
@@ -76,7 +76,7 @@ def _app(storage: Storage, pages: asyncio.Semaphore) -> App:
     @app.function(retries=1)
     async def build_report(year: int, task: Task) -> str:
         for page in range(1, PAGES + 1):
-            await task.report(f"page {page} of <{year}>", page, PAGES)
+            await task.report_progress(page, PAGES, f"page {page} of <{year}>")
             await task.set_variables({"page": page})
             await pages.acquire()
         return f"{PAGES} pages"
@@ -84,7 +84,7 @@ def _app(storage: Storage, pages: asyncio.Semaphore) -> App:
     @app.function
     async def sign_report(year: int, task: Task) -> dict[str, object]:
         answer = await task.elicit(f"Whose name goes on <{year}>?", FORM)
-        return {"action": answer.action, "content": answer.values}
+        return {"action": answer.action, "content": answer.data}
 
     @app.function
     async def print_report(year: int) -> str:

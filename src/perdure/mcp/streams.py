@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 from weakref import WeakValueDictionary
 
 import anyio
@@ -36,16 +36,18 @@ from ..tasks import LogLevel, Owner, Snapshot, TaskRecord
 from ..tasks.errors import MalformedAnswer, NotFound, TerminalTask
 from ..tasks.inputs import Input, InputError
 from ..tasks.task_log import LOG_LEVELS, Report
-from .callers import session_of as session_id_of
-from .capabilities import declared as capabilities_of
-from .protocol import MODERN as PROTOCOL_2026
-from .protocol import Request as RequestContext
-from .protocol import Wire as JsonObject
-from .refusals import refusal_of as to_mcp_error
-from .shapes import core as task_2025
-from .shapes import detailed as task_2026
-from .shapes import question as input_request
-from .shapes import related as related_task
+from .errors import to_mcp_error
+from .identity import session_id_of
+from .wire import (
+    PROTOCOL_2026,
+    JsonObject,
+    RequestContext,
+    capabilities_of,
+    input_request,
+    related_task,
+    task_2025,
+    task_2026,
+)
 
 log = logging.getLogger("perdure.mcp")
 
@@ -92,10 +94,6 @@ class OpenStreams:
         self._is_closing = True
         for scope in list(self._scopes):
             scope.cancel()
-
-    def reopen(self) -> None:
-        """Serve streams again, because the server was started again."""
-        self._is_closing = False
 
     @contextmanager
     def open(self) -> Generator[None]:
@@ -449,22 +447,13 @@ def _is_unreachable(error: MCPError) -> bool:
     return isinstance(error, NoBackChannelError) or error.code == types.CONNECTION_CLOSED
 
 
-class Serving(Protocol):
-    """What a server offers to the code that follows its tasks."""
-
-    @property
-    def runtime(self) -> Runtime: ...
-    @property
-    def streams(self) -> OpenStreams: ...
-    def start_soon(self, function: Callable[..., Awaitable[None]], /, *args: object) -> None:
-        """Run a function in the background, until it returns or the server stops."""
-
-
 class StatusNotifier:
     """Follows tasks on the own streams of the sessions of 2025-11-25 that created or poll them."""
 
-    def __init__(self, serving: Serving) -> None:
-        self._serving = serving
+    def __init__(self, runtime: Runtime, streams: OpenStreams, group: TaskGroup) -> None:
+        self._runtime = runtime
+        self._streams = streams
+        self._group = group
         self._following: dict[tuple[SessionKey, str], Delivery] = {}
 
     def follow(
@@ -473,9 +462,9 @@ class StatusNotifier:
         """Follow a task in the session of a request, unless the session already does."""
         key = (session_key(request), snapshot.task.task_id)
         if key not in self._following:
-            self._following[key] = self._serving.streams.delivery(request, snapshot.task)
+            self._following[key] = self._streams.delivery(request, snapshot.task)
             self._following[key].progress_token = progress_token
-            self._serving.start_soon(self._follow, request, snapshot.task, key)
+            self._group.start_soon(self._follow, request, snapshot.task, key)
         return self._following[key]
 
     def poll(self, request: RequestContext, snapshot: Snapshot) -> None:
@@ -483,8 +472,9 @@ class StatusNotifier:
         self.follow(request, snapshot).poll()
 
     async def _follow(self, request: RequestContext, task: TaskRecord, key: tuple[SessionKey, str]) -> None:
-        runtime, streams = self._serving.runtime, self._serving.streams
-        stream = TaskStream(request, runtime, task.owner, names_task=True, streams=streams, is_session=True)
+        stream = TaskStream(
+            request, self._runtime, task.owner, names_task=True, streams=self._streams, is_session=True
+        )
         try:
             await stream.wait_in_session(task)
         except Exception as error:  # whatever a transport raises if its client has left
@@ -497,21 +487,27 @@ class Subscription:
     """One `subscriptions/listen` of 2026-07-28: the changes of some tasks of one owner."""
 
     def __init__(
-        self, request: RequestContext, runtime: Runtime, owner: Owner, *, streams: OpenStreams
+        self,
+        request: RequestContext,
+        runtime: Runtime,
+        owner: Owner,
+        task_ids: list[str],
+        streams: OpenStreams,
     ) -> None:
         self._request = request
         self._runtime = runtime
         self._owner = owner
+        self._task_ids = task_ids
         self._streams = streams
         self._token = get_access_token()
 
-    async def serve(self, call_next: CallNext, task_ids: list[str], *, has_others: bool) -> HandlerResult:
+    async def serve(self, call_next: CallNext, *, has_others: bool) -> HandlerResult:
         """Send changes until all tasks have ended; with other kinds of events, until the client leaves.
 
         The SDK serves the other kinds on the same stream. Its acknowledgement has to name the tasks too.
         """
         with self._streams.open():
-            task_ids = await self.authorize(task_ids[:MAX_SUBSCRIBED_TASKS])
+            task_ids = await self.authorize(self._task_ids[:MAX_SUBSCRIBED_TASKS])
             session = _AcknowledgingSession(self._request.session, task_ids)
             try:
                 async with task_group() as group:

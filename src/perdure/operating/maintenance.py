@@ -21,7 +21,7 @@ from ..storage import Delete, Insert, Micros, Record, Space, Storage, open_stora
 from ..storage.copy import COPIES, ProgressCallback, copy_records
 from ..storage.errors import NewerFormat
 from ..storage.quarantine import Inspection, inspect
-from ..storage.time_units import MINUTE, system_clock
+from ..storage.time_units import MINUTE, system_clock, to_seconds
 from ..tasks.idempotency import IDEMPOTENCY_KEYS, decode_task_id
 from ..tasks.secret_key import CURSOR_KEY, LOCATOR_KEY, SETTINGS, decode_key
 from ..tasks.task_snapshot import LEASES, TASKS, Snapshot
@@ -172,7 +172,7 @@ class HealthReport(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def has_clock_skew(self) -> bool:
         """Whether the server's clock differs from ours by more than workers tolerate."""
-        return self.server.has_clock_skew(RuntimeConfig().clock_skew)
+        return self.server.has_clock_skew(to_seconds(RuntimeConfig().clock_skew))
 
     @property
     def is_ok(self) -> bool:

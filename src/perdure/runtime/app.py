@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager
 from typing import TypeVar, overload
 
 from ..storage import Storage, open_storage
+from ..storage.time_units import Duration, to_seconds
 from ..tasks import StoreConfig, TaskStore
 from .config import RuntimeConfig
 from .executor import Executor
@@ -55,8 +56,8 @@ class App:
         name: str | None = None,
         retries: int = 0,
         restart: bool = True,
-        backoff: float = 1.0,
-        timeout: float | None = None,
+        backoff: Duration = 1,
+        timeout: Duration | None = None,
         concurrency: int | None = None,
     ) -> Callable[[F], F]: ...
     def function(
@@ -67,11 +68,11 @@ class App:
         name: str | None = None,
         retries: int = 0,
         restart: bool = True,
-        backoff: float = 1.0,
-        timeout: float | None = None,
+        backoff: Duration = 1,
+        timeout: Duration | None = None,
         concurrency: int | None = None,
     ) -> Callable[..., object]:
-        """Let workers run this function, under its name or another. The fields are those of `Function`."""
+        """Let workers run this function, under its name or another. The options are those of `Function`."""
 
         def register(call: Callable[..., object]) -> Callable[..., object]:
             as_stored = Call(call)
@@ -81,8 +82,8 @@ class App:
                     handler=as_stored.handler,
                     retries=retries,
                     restart=restart,
-                    backoff=backoff,
-                    timeout=timeout,
+                    backoff=to_seconds(backoff),
+                    timeout=None if timeout is None else to_seconds(timeout),
                     concurrency=concurrency,
                     check=as_stored.check,
                 )
@@ -97,8 +98,8 @@ class App:
         *,
         retries: int = 0,
         restart: bool = True,
-        backoff: float = 1.0,
-        timeout: float | None = None,
+        backoff: Duration = 1,
+        timeout: Duration | None = None,
         concurrency: int | None = None,
     ) -> None:
         """Let workers run this workflow, under its name. Steps that are done are not done again."""
@@ -108,8 +109,8 @@ class App:
                 handler=handler(workflow),
                 retries=retries,
                 restart=restart,
-                backoff=backoff,
-                timeout=timeout,
+                backoff=to_seconds(backoff),
+                timeout=None if timeout is None else to_seconds(timeout),
                 concurrency=concurrency,
                 check=workflow.check,
             )

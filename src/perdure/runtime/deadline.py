@@ -12,6 +12,7 @@ from random import uniform
 
 from ..storage import Position, Record
 from ..storage.errors import NewerFormat
+from ..storage.time_units import to_seconds
 from ..tasks import Snapshot, Status, StoreConfig, TaskRecord, TaskStore, retention
 from ..tasks.edits import DEADLINE_LANE
 from ..tasks.errors import ClaimLost, ConcurrentModification
@@ -38,7 +39,7 @@ class Deadlines:
 
     def __init__(self, store: TaskStore, config: RuntimeConfig) -> None:
         self._store = store
-        self._interval = config.sweep_interval / CHECKS_PER_SWEEP
+        self._interval = to_seconds(config.purge_interval) / CHECKS_PER_SWEEP
         self._questions = Lane(store.storage, DEADLINE_LANE, BATCH)
 
     async def check_questions(self) -> None:

@@ -18,6 +18,7 @@ import anyio
 from ..storage import Address, Record
 from ..storage.errors import NewerFormat
 from ..storage.limits import MAX_PAGE_RECORDS
+from ..storage.time_units import to_seconds
 from ..tasks import TaskStore
 from ..tasks.edits import lane_of
 from ..tasks.errors import TaskError
@@ -61,7 +62,7 @@ class Intake:
         self._functions = functions
         self._claimer = claimer
         self._slots = slots
-        self._poll_interval = config.poll_interval
+        self._poll_interval = to_seconds(config.queue_poll_interval)
         self._begin = begin
         self._spread = 0
         self._avoided: dict[tuple[Address, int], float] = {}

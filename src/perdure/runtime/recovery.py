@@ -14,6 +14,7 @@ from random import shuffle, uniform
 
 from ..storage import Address, Delete, Micros, Record, Storage
 from ..storage.errors import NewerFormat
+from ..storage.time_units import to_seconds
 from ..tasks import Snapshot, TaskStore
 from ..tasks.edits import AttemptEnd
 from ..tasks.errors import TaskError
@@ -66,8 +67,8 @@ class Recovery:
         self._store = store
         self._functions = functions
         self._is_ours = is_ours
-        self._heartbeat = config.heartbeat
-        self._patience = Patience(1.5 * config.heartbeat)
+        self._heartbeat = to_seconds(config.heartbeat_interval)
+        self._patience = Patience(1.5 * to_seconds(config.heartbeat_interval))
         self._expired = Lane(store.storage, leases.EXPIRING, BATCH)
 
     async def look(self) -> None:

@@ -15,7 +15,10 @@ from math import inf
 from random import uniform
 from typing import cast
 
+from msgspec.structs import replace
+
 from ..storage.errors import StorageError
+from ..storage.time_units import to_seconds
 from ..tasks import InputRequest, LogLevel, Snapshot, Status, StoreConfig, TaskStore, retention
 from ..tasks.canonical_json import JsonLike
 from ..tasks.errors import ClaimLost
@@ -33,7 +36,7 @@ from .reporter import Reporter
 from .settlement import Settlement
 from .slots import Slot
 from .stopwatch import Stopwatch
-from .task import Task
+from .task import Task, set_current_task
 from .threads import call_in_thread
 from .waiting import changed_within
 
@@ -51,7 +54,7 @@ class Run:
     ) -> None:
         self.attempt = claim.snapshot.task.attempts
         self.cancellation = Cancellation()
-        self.reporter = Reporter(self, config.report_interval)
+        self.reporter = Reporter(self, to_seconds(config.report_interval))
         self._hold = Hold(claim, store, self._changed)
         self._function = function
         self._store = store
@@ -75,6 +78,11 @@ class Run:
     @property
     def limits(self) -> StoreConfig:
         return self._store.config
+
+    @property
+    def has_retries(self) -> bool:
+        """Whether the task is run again if this attempt fails."""
+        return self.snapshot.task.failures < self._function.retries
 
     # From beginning to end
 
@@ -117,10 +125,11 @@ class Run:
         self._news.set()
         if self._call is not None:
             self._call.cancel()
-        self._timers.append(self._loop.call_later(self._config.cancel_grace, self._abandon))
+        self._timers.append(self._loop.call_later(to_seconds(self._config.cancel_grace), self._abandon))
 
     async def _invoke(self) -> Result:
         task = Task(self)
+        set_current_task(task)
         handler = self._function.handler
         try:
             if self._function.is_async:
@@ -159,7 +168,7 @@ class Run:
         settlement = Settlement(self._hold, self._with_report(edit))
         try:
             with telemetry.finishing(self.snapshot.task):
-                pause = min(1.0, self._config.heartbeat / 4)
+                pause = min(1.0, to_seconds(self._config.heartbeat_interval) / 4)
                 await settlement.write(within=self._config.lease, pause=pause)
         except Exception as error:
             return self._log_lost(error)
@@ -239,14 +248,14 @@ class Run:
                 return self.stop(Stop.LEASE_LOST)
             except Exception as error:
                 log.warning("task %s: %s", self.snapshot.task.task_id, said_by(error))
-                await asyncio.sleep(self._config.heartbeat / 4)
+                await asyncio.sleep(to_seconds(self._config.heartbeat_interval) / 4)
 
     async def _beat(self) -> None:
         """Extend the lease at each heartbeat, and sooner again when that failed."""
-        pause = self._config.heartbeat
+        pause = interval = to_seconds(self._config.heartbeat_interval)
         while True:
             await asyncio.sleep(pause * uniform(0.8, 1))
-            pause = self._config.heartbeat if await self._is_extended() else self._config.heartbeat / 4
+            pause = interval if await self._is_extended() else interval / 4
 
     async def _is_extended(self) -> bool:
         """Where a lease runs out unheard, the run ends if others may run the task again meanwhile."""
@@ -264,7 +273,7 @@ class Run:
         async with self._store.storage.watch(record.space, record.partition, record.key) as watch:
             while True:
                 await self._hold.look()
-                await changed_within(watch, self._config.poll_interval * uniform(0.5, 1.5))
+                await changed_within(watch, to_seconds(self._config.queue_poll_interval) * uniform(0.5, 1.5))
 
     # Input rounds
 
@@ -274,6 +283,8 @@ class Run:
         If too many runs wait already, this one is suspended, and run again when it is answered.
         """
         check_repeated(self.snapshot.task.inputs, requests)
+        if self._function.input_deadline is not None:
+            requests = {key: self._with_deadline(each) for key, each in requests.items()}
         if self._lacks(requests):
             with self._slot.reserve_wait() as may_wait:
                 await self._ask_and_wait(requests, may_wait=may_wait)
@@ -283,6 +294,10 @@ class Run:
                 raise InputFailed(key, each.error)
         return answered
 
+    def _with_deadline(self, request: InputRequest) -> InputRequest:
+        deadline = self._function.input_deadline if request.deadline is None else request.deadline
+        return replace(request, deadline=deadline)
+
     def check_askable(self, requests: Mapping[str, InputRequest]) -> None:
         """Raise ClientCannotAnswer if the client of the task cannot be asked what is new of this."""
         task = self.snapshot.task
@@ -290,7 +305,7 @@ class Run:
 
     async def _ask_and_wait(self, requests: Mapping[str, InputRequest], *, may_wait: bool) -> None:
         if not (may_wait or self._function.restart):
-            raise TooManyWaiting(self._config.max_input_waits)
+            raise TooManyWaiting(self._config.max_waiting_runs)
         if any(key not in self.snapshot.task.inputs for key in requests):
             await self.write(lambda task, now, config: ask_new(task, requests, now, config))
         if self._lacks(requests):
@@ -320,7 +335,7 @@ class Run:
         deadline = retention.question_deadline(self.snapshot.task)
         left = inf if deadline is None else (deadline - self._store.clock()) / 1_000_000
         with suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, min(left, self._config.poll_interval))):
+            async with asyncio.timeout(max(0.0, min(left, to_seconds(self._config.queue_poll_interval)))):
                 await self._news.wait()
         if self._is_unanswered:
             await self._refresh()  # an answer may have come in time, without a wake-up

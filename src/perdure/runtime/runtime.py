@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from ..storage import Micros
 from ..storage.errors import OutcomeUnknown
+from ..storage.time_units import Duration, to_milliseconds, to_seconds
 from ..tasks import NewTask, Owner, Snapshot, Status, StoreConfig, TaskRecord, TaskStore, edits
 from ..tasks.canonical_json import JsonLike
 from ..tasks.inputs import InputError
@@ -69,17 +70,17 @@ class Runtime:
         arguments: Mapping[str, JsonLike] = {},
         *,
         owner: Owner = LOCAL,
-        ttl: int | UnsetType | None = UNSET,
+        ttl: Duration | None = None,
         idempotency_key: str | None = None,
     ) -> Snapshot:
         """Create a task that calls a function with these arguments. Here if there is room, else anywhere.
 
-        `ttl` is in milliseconds. A task that is not started within it expires.
+        A task that is not started within `ttl` expires. By default, the ttl is that of the store's settings.
         """
         new = NewTask(
             method="tools/call",
             params={"name": function, "arguments": arguments},
-            ttl_ms=ttl,
+            ttl_ms=UNSET if ttl is None else to_milliseconds(ttl),
             function=function,
             idempotency_key=idempotency_key,
         )
@@ -107,7 +108,7 @@ class Runtime:
 
     async def _check_room(self) -> None:
         """May be exceeded by the creates in flight, as the store's own maximum."""
-        most = self._config.max_waiting
+        most = self._config.max_queued
         if most is None:
             return
         now = self.store.clock()
@@ -195,7 +196,7 @@ class Runtime:
 
         return await self.store.update(owner, task_id, lambda read: self.store.edit(read, edit))
 
-    async def wait(self, owner: Owner, task_id: str, timeout: float | None = None) -> Snapshot:  # noqa: ASYNC109
+    async def wait(self, owner: Owner, task_id: str, timeout: Duration | None = None) -> Snapshot:  # noqa: ASYNC109
         """The task once it has ended. TimeoutError if it has not within so many seconds.
 
         One look is taken in any case, however little time there is.
@@ -203,7 +204,7 @@ class Runtime:
         snapshot = await self.store.get(owner, task_id)
         if snapshot.task.is_terminal:
             return snapshot
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(None if timeout is None else to_seconds(timeout)):
             job = self._worker.job_of(snapshot.task.task_id)
             if job is not None:  # it runs here, and needs no watching
                 await asyncio.wait((job,))
@@ -230,4 +231,4 @@ class Runtime:
 
     def watch(self, owner: Owner, task_id: str) -> AsyncGenerator[Snapshot]:
         """The task as it is now, and each state it is seen in from now on, up to its end."""
-        return states(self.store, owner, task_id, self._config.poll_interval)
+        return states(self.store, owner, task_id, to_seconds(self._config.queue_poll_interval))

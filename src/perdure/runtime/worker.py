@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from ..storage import Change, Micros, Record
 from ..storage.errors import StorageClosed, StorageError, StorageFailed
+from ..storage.time_units import to_seconds
 from ..tasks import NewTask, Owner, Snapshot, TaskId, TaskStore, edits
 from . import lease as leases
 from . import telemetry
@@ -60,7 +61,7 @@ class Worker:
         self._executor = executor
         self._config = config
         self._claimer = Claimer(store, config, name)
-        self._slots = Slots(config.concurrency, config.max_input_waits)
+        self._slots = Slots(config.concurrency, config.max_waiting_runs)
         self._intake = Intake(store, functions, self._claimer, self._slots, config, self.begin)
         self._recovery = Recovery(store, functions, config, self._runs)
         self._deadlines = Deadlines(store, config)
@@ -88,7 +89,7 @@ class Worker:
         self._surroundings = contextvars.copy_context()
         try:
             yield
-            drain = self._config.drain
+            drain = to_seconds(self._config.drain_timeout)
         finally:
             self._is_working = False
             with anyio.CancelScope(shield=True):
@@ -130,7 +131,9 @@ class Worker:
         for job in self._jobs.values():
             self._stop(job)
         if self._jobs:
-            await asyncio.wait(self._jobs, timeout=self._config.cancel_grace + 2 * self._config.lease)
+            await asyncio.wait(
+                self._jobs, timeout=to_seconds(self._config.cancel_grace) + 2 * self._config.lease
+            )
         for job in self._jobs.values():  # the storage does not answer; others will recover it
             log.warning("task %s was not handed back in time", job.claim.snapshot.task.task_id)
 
@@ -265,7 +268,7 @@ class Worker:
     # Upkeep
 
     async def _sweep(self) -> None:
-        await asyncio.sleep(self._config.sweep_interval * uniform(0.5, 1.5))
+        await asyncio.sleep(to_seconds(self._config.purge_interval) * uniform(0.5, 1.5))
         more = True
         while more:
             with telemetry.sweeping():

@@ -25,5 +25,13 @@ Duration: TypeAlias = float | timedelta
 """A length of time in the public API: seconds, or a timedelta."""
 
 
+def to_seconds(duration: Duration) -> float:
+    return duration.total_seconds() if isinstance(duration, timedelta) else duration
+
+
+def to_milliseconds(duration: Duration) -> int:
+    return round(to_seconds(duration) * 1000)
+
+
 def system_clock() -> Micros:
     return time.time_ns() // 1000

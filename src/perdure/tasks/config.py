@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from math import isfinite
+
 import msgspec
 
 from ..storage.limits import MAX_COMMIT_BYTES, MAX_INTEGER, MAX_KEY_BYTES
+from ..storage.time_units import Duration, to_milliseconds, to_seconds
 from .canonical_json import MAX_DEPTH
 from .errors import InvalidValue
 
 KIB = 1024
 MIB = 1024 * KIB
-SECOND_MS = 1000
-DAY_MS = 24 * 3600 * SECOND_MS
+DAY_SECONDS = 24 * 3600
 
-MAX_TTL_MS = 100 * 365 * DAY_MS
+MAX_TTL_MS = 100 * 365 * DAY_SECONDS * 1000
 """Maximum ttl: a hundred years. A task that never expires has no ttl."""
 MIN_POLL_INTERVAL_MS = 50
-MAX_POLL_INTERVAL_MS = 30 * SECOND_MS
+MAX_POLL_INTERVAL_MS = 30_000
 
 
 class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of a store. Sizes are bytes of UTF-8 JSON; times are in milliseconds, as in the protocol."""
+    """The limits of a store. Sizes are bytes of UTF-8 JSON. Durations are seconds, or a `timedelta`."""
 
     # Owners and quotas
     allow_anonymous: bool = False
@@ -31,15 +34,15 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Maximum number of active tasks of all owners. 0 means no limit. Concurrent creates can exceed it."""
 
     # Times
-    default_ttl_ms: int | None = DAY_MS
+    ttl: Duration | None = DAY_SECONDS
     """How long a task can wait for its first start, and a question for its answer. None means forever."""
-    max_ttl_ms: int | None = 30 * DAY_MS
+    max_ttl: Duration | None = 30 * DAY_SECONDS
     """Maximum ttl that a client may request. None means no limit: a task can then be kept forever."""
-    result_retention_ms: int | None = 7 * DAY_MS
+    retention: Duration | None = 7 * DAY_SECONDS
     """How long a result is kept, unless the client requested a shorter ttl. None means forever."""
-    idempotency_window_ms: int = DAY_MS
+    idempotency_window: Duration = DAY_SECONDS
     """How long an idempotency key is kept."""
-    default_poll_interval_ms: int = SECOND_MS
+    poll_interval: Duration = 1
     """The poll interval that clients are advised to use if the task has none."""
 
     # Sizes
@@ -72,19 +75,34 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for field in msgspec.structs.fields(self):
             _check_field(field.name, getattr(self, field.name))
-        check_poll_interval("default_poll_interval_ms", self.default_poll_interval_ms)
-        if self.max_ttl_ms is not None and (
-            self.default_ttl_ms is None or self.default_ttl_ms > self.max_ttl_ms
-        ):
-            raise InvalidValue("default_ttl_ms", f"must be at most max_ttl_ms, which is {self.max_ttl_ms}")
+        check_poll_interval("poll_interval", self.poll_interval_ms)
+        if self.max_ttl_ms is not None and (self.ttl_ms is None or self.ttl_ms > self.max_ttl_ms):
+            raise InvalidValue("ttl", f"must be at most max_ttl, which is {self.max_ttl_ms / 1000:g} seconds")
+
+    @property
+    def ttl_ms(self) -> int | None:
+        return None if self.ttl is None else to_milliseconds(self.ttl)
+
+    @property
+    def max_ttl_ms(self) -> int | None:
+        return None if self.max_ttl is None else to_milliseconds(self.max_ttl)
+
+    @property
+    def retention_ms(self) -> int | None:
+        return None if self.retention is None else to_milliseconds(self.retention)
+
+    @property
+    def idempotency_window_ms(self) -> int:
+        return to_milliseconds(self.idempotency_window)
+
+    @property
+    def poll_interval_ms(self) -> int:
+        return to_milliseconds(self.poll_interval)
 
 
-_NULLABLE = ("default_ttl_ms", "max_ttl_ms", "result_retention_ms")
+_NULLABLE = ("ttl", "max_ttl", "retention")
+_DURATIONS = (*_NULLABLE, "idempotency_window", "poll_interval")
 _MAXIMA = {
-    "default_ttl_ms": MAX_TTL_MS,
-    "max_ttl_ms": MAX_TTL_MS,
-    "result_retention_ms": MAX_TTL_MS,
-    "idempotency_window_ms": MAX_TTL_MS,
     "max_variable_depth": MAX_DEPTH - 1,
     "max_input_depth": MAX_DEPTH,
     "max_record_size_bytes": MAX_COMMIT_BYTES - 64 * KIB,
@@ -100,13 +118,24 @@ _MINIMA = {"max_tasks": 0, "max_error_size_bytes": KIB, "max_message_length": 64
 def _check_field(name: str, value: object) -> None:
     if (value is None and name in _NULLABLE) or (isinstance(value, bool) and name == "allow_anonymous"):
         return
+    if name in _DURATIONS:
+        check_duration(name, value)
+        return
     minimum, maximum = _MINIMA.get(name, 1), _MAXIMA.get(name, MAX_INTEGER)
     if type(value) is not int or not minimum <= value <= maximum:
         raise InvalidValue(name, f"must be an integer from {minimum} to {maximum}, not {value!r}")
 
 
-def check_poll_interval(field: str, interval: int) -> None:
-    if type(interval) is not int or not MIN_POLL_INTERVAL_MS <= interval <= MAX_POLL_INTERVAL_MS:
-        raise InvalidValue(
-            field, f"must be an integer from {MIN_POLL_INTERVAL_MS} to {MAX_POLL_INTERVAL_MS}, not {interval}"
-        )
+def check_duration(name: str, value: object) -> None:
+    """Raise InvalidValue if the value is not a duration of at least a millisecond and at most a century."""
+    if isinstance(value, bool) or not isinstance(value, int | float | timedelta):
+        raise InvalidValue(name, f"must be a number of seconds or a timedelta, not {value!r}")
+    seconds = to_seconds(value)
+    if not isfinite(seconds) or not 1 <= to_milliseconds(seconds) <= MAX_TTL_MS:
+        raise InvalidValue(name, f"must be from 0.001 to {MAX_TTL_MS // 1000} seconds, not {seconds:g}")
+
+
+def check_poll_interval(field: str, interval_ms: int) -> None:
+    if type(interval_ms) is not int or not MIN_POLL_INTERVAL_MS <= interval_ms <= MAX_POLL_INTERVAL_MS:
+        least, most = MIN_POLL_INTERVAL_MS / 1000, MAX_POLL_INTERVAL_MS / 1000
+        raise InvalidValue(field, f"must be from {least:g} to {most:g} seconds, not {interval_ms / 1000:g}")

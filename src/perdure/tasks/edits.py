@@ -98,7 +98,7 @@ def create(new: NewTask, *, owner: Owner, task_id: TaskId, now: Micros, config: 
         last_updated_at=now,
         ttl_ms=ttl,
         retention_ms=_resolve_retention(ttl if new.is_ttl_requested else None, config),
-        poll_interval_ms=new.poll_interval_ms or config.default_poll_interval_ms,
+        poll_interval_ms=new.poll_interval_ms or config.poll_interval_ms,
         original_method=new.method,
         params_json=_encode_optional("params", new.params, config.max_params_size_bytes),
         meta_json=_encode_optional("meta", new.meta, config.max_meta_size_bytes),
@@ -352,7 +352,7 @@ def _edit_time(task: TaskRecord, now: Micros) -> Micros:
 def resolve_ttl(ttl: int | UnsetType | None, config: StoreConfig) -> int | None:
     """Return the requested ttl, or the default. A ttl above the maximum is an error; it is not reduced."""
     if isinstance(ttl, UnsetType):
-        return config.default_ttl_ms
+        return config.ttl_ms
     if ttl is None:
         if config.max_ttl_ms is not None:
             raise InvalidValue("ttl", f"null means no expiry; the maximum is {config.max_ttl_ms} ms")
@@ -367,7 +367,7 @@ def resolve_ttl(ttl: int | UnsetType | None, config: StoreConfig) -> int | None:
 
 
 def _resolve_retention(requested_ttl: int | None, config: StoreConfig) -> int | None:
-    limits = [each for each in (config.result_retention_ms, requested_ttl) if each is not None]
+    limits = [each for each in (config.retention_ms, requested_ttl) if each is not None]
     return min(limits, default=None)
 
 

@@ -39,7 +39,10 @@ async def fill(storage: Storage) -> list[Record]:
 
 async def test_a_disk_that_is_full_for_a_while_does_not_end_a_running_task(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'tasks.db'}?max_bytes={MAX_BYTES}"
-    tasks = Tasks(url, runtime=RuntimeConfig(heartbeat=0.3, clock_skew=0.2, drain=0.0, cancel_grace=0.5))
+    tasks = Tasks(
+        url,
+        runtime=RuntimeConfig(heartbeat_interval=0.3, clock_skew=0.2, drain_timeout=0.0, cancel_grace=0.5),
+    )
     server: MCPServer[object] = MCPServer("tests", **tasks.attach())
     started, is_full, failed = asyncio.Event(), asyncio.Event(), list[StorageError]()
 

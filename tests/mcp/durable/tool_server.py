@@ -15,7 +15,11 @@ from .. import tool_helpers
 from ..raw_clients import Client2025, Client2026, Json, serving
 
 FAST_CONFIG = RuntimeConfig(
-    drain=0.2, cancel_grace=10.0, report_interval=0.05, poll_interval=0.2, heartbeat=0.5
+    drain_timeout=0.2,
+    cancel_grace=10.0,
+    report_interval=0.05,
+    queue_poll_interval=0.2,
+    heartbeat_interval=0.5,
 )
 
 ADA: Json = {"action": "accept", "content": {"name": "Ada"}}

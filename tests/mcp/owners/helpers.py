@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from perdure import Tasks
-from perdure.mcp import Anonymous, Identify
+from perdure.mcp import AnonymousPolicy, Identify
 from perdure.runtime import RuntimeConfig
 from perdure.tasks import Owner, StoreConfig
 
@@ -25,16 +25,16 @@ async def served(
     tokens: Tokens | None,
     url: str = "memory:",
     *,
-    anonymous: Anonymous = "id",
+    anonymous: AnonymousPolicy = "id",
     identify: Identify | None = None,
     quota: int = 100,
-    retention: int = 60_000,
+    retention: float = 60,
     stateless: bool = False,
 ) -> AsyncGenerator[tuple[str, Tasks]]:
     """A running server: its URL, and its tasks as an operator sees them."""
-    store = StoreConfig(max_tasks_per_owner=quota, result_retention_ms=retention)
+    store = StoreConfig(max_tasks_per_owner=quota, retention=retention)
     # What waits for an answer when a test is over is not waited for.
-    runtime = RuntimeConfig(drain=0)
+    runtime = RuntimeConfig(drain_timeout=0)
     tasks = Tasks(url, store=store, runtime=runtime, anonymous=anonymous, identify=identify)
     server = make_server(tasks, tokens)
     async with serving(server.streamable_http_app(stateless_http=stateless)) as endpoint:

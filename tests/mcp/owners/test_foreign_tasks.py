@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 @both
 async def test_foreign_ended_and_expired_tasks_are_absent_to_the_byte(generation: Generation) -> None:
     async with (
-        served(people("alice", "bob"), retention=50) as (url, _),
+        served(people("alice", "bob"), retention=0.05) as (url, _),
         generation(url, "alice") as alice,
         generation(url, "bob") as bob,
     ):

@@ -23,7 +23,7 @@ Define = Callable[[MCPServer[object], Tasks], None]
 @asynccontextmanager
 async def hosting(define: Define, **options: Any) -> AsyncGenerator[str]:
     """A server with tools of a test's own."""
-    at_once = RuntimeConfig(drain=0.0, cancel_grace=0.5)  # what still waits at the end of a test is let go
+    at_once = RuntimeConfig(drain_timeout=0.0, cancel_grace=0.5)  # at the end of a test, runs are stopped
     tasks = Tasks("memory:", runtime=at_once, **options)
     server: MCPServer[object] = MCPServer("tests", **tasks.attach())
     define(server, tasks)

@@ -103,7 +103,7 @@ async def test_a_refused_task_is_told_which_field_is_wrong(core: Client2025, tas
 
 
 async def test_a_task_for_ever_says_so_wherever_it_is_spelled() -> None:
-    endless = StoreConfig(max_ttl_ms=None)
+    endless = StoreConfig(max_ttl=None)
     async with hosting(simple_tools, anonymous="session", store=endless) as url, Client2025(url) as core:
         async with core.listen() as frames:
             created = (await core.call("asking", task={"ttl": None})).result["task"]

@@ -69,7 +69,7 @@ async def test_a_task_of_another_session_is_the_same_answer_as_none(method: str)
 @row(86)
 @pytest.mark.parametrize("method", ["tasks/get", "tasks/result", "tasks/cancel"])
 async def test_a_task_that_has_expired_is_the_same_answer_as_none(method: str) -> None:
-    brief = StoreConfig(result_retention_ms=1)
+    brief = StoreConfig(retention=0.001)
     async with hosting(simple_tools, store=brief) as url, Client2025(url) as core:
         task_id = await core.start("quick", task={"ttl": 1})
         await until_gone(core, task_id)

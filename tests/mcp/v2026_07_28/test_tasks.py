@@ -63,7 +63,7 @@ async def test_no_other_answer_says_that_it_is_a_task(modern: Recorded) -> None:
 
 
 async def test_a_task_that_is_kept_for_ever_says_so(where: str, published: Published) -> None:
-    for_ever = StoreConfig(default_ttl_ms=None, max_ttl_ms=None)
+    for_ever = StoreConfig(ttl=None, max_ttl=None)
     async with open_tool_server(tasks_at(where, store=for_ever)) as url, Recorded(url, published) as client:
         created = (await client.call("ask_twice")).result
         assert created["ttlMs"] is None
@@ -282,7 +282,7 @@ async def test_the_id_of_no_task_is_answered_with_one_text_whatever_it_looks_lik
 async def test_a_task_that_has_expired_is_as_if_it_had_never_been(
     where: str, published: Published, method: str
 ) -> None:
-    brief = StoreConfig(default_ttl_ms=1, result_retention_ms=1)
+    brief = StoreConfig(ttl=0.001, retention=0.001)
     async with open_tool_server(tasks_at(where, store=brief)) as url, Recorded(url, published) as client:
         task_id = await client.start("measure", {"length": 1})
         answer = await poll_until(

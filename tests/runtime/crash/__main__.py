@@ -10,6 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from perdure.storage.time_units import to_seconds
+
 from ... import servers
 from ...engines import FIVE
 from . import scenario
@@ -66,7 +68,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--kills", type=int, help="at random moments; one a second, if not given")
     parser.add_argument("--engine", default="sqlite", choices=FIVE[1:], help="a new storage, on a new server")
     parser.add_argument("--url", help="or a storage of yours, which must be empty")
-    parser.add_argument("--heartbeat", type=float, default=QUICK.heartbeat, help="a lease is three of them")
+    parser.add_argument(
+        "--heartbeat",
+        type=float,
+        default=to_seconds(QUICK.heartbeat_interval),
+        help="a lease is three of them",
+    )
     return parser.parse_args()
 
 

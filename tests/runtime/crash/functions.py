@@ -17,8 +17,10 @@ import anyio.from_thread
 import msgspec
 
 from perdure.runtime import Again, App, Failed, RuntimeConfig, Task
+from perdure.storage.time_units import to_seconds
 from perdure.tasks import StoreConfig
 from perdure.tasks.canonical_json import JsonLike
+from perdure.tasks.config import DAY_SECONDS
 from perdure.tasks.errors import ClaimLost, TerminalTask
 
 from . import journal
@@ -26,24 +28,23 @@ from .journal import Began, Denied, Ended, Entry, Heard, Journal, Wrote
 
 QUICK = RuntimeConfig(
     concurrency=24,
-    heartbeat=0.15,
+    heartbeat_interval=0.15,
     clock_skew=0.0,
     cancel_grace=0.3,
-    drain=0.1,
+    drain_timeout=0.1,
     report_interval=0.05,
-    poll_interval=0.2,
-    sweep_interval=1.0,
+    queue_poll_interval=0.2,
+    purge_interval=1.0,
 )
 """A lease lasts 0.45 seconds."""
-DAY_MS = 24 * 3600 * 1000
-LASTING = StoreConfig(default_ttl_ms=DAY_MS, result_retention_ms=DAY_MS, max_tasks_per_owner=30)
+LASTING = StoreConfig(ttl=DAY_SECONDS, retention=DAY_SECONDS, max_tasks_per_owner=30)
 """Nothing is forgotten before it was judged, and no more waits than workers can do in a while."""
 
 REFUSED = (ClaimLost, TerminalTask)
 
 
 def beating(heartbeat: float) -> RuntimeConfig:
-    return msgspec.structs.replace(QUICK, heartbeat=heartbeat)
+    return msgspec.structs.replace(QUICK, heartbeat_interval=heartbeat)
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -57,7 +58,7 @@ class Kind(msgspec.Struct, frozen=True):
     """How often it is chosen, compared with others."""
 
 
-def app_on(url: str, to: Journal, heartbeat: float = QUICK.heartbeat) -> App:
+def app_on(url: str, to: Journal, heartbeat: float = to_seconds(QUICK.heartbeat_interval)) -> App:
     """The program that all processes share."""
     RunLog.journal = to
     app = App(url, store=LASTING, runtime=beating(heartbeat))
@@ -113,7 +114,7 @@ class RunLog:
 
     async def ask(self, question: str) -> None:
         answer = await self._task.elicit(question)
-        said = msgspec.json.encode(answer.values["said"]).decode()
+        said = msgspec.json.encode((answer.data or {})["said"]).decode()
         self.journal.add(Heard(task=self._task.id, attempt=self._task.attempt, answer=said))
 
     def result(self, n: int) -> Result:

@@ -16,7 +16,7 @@ import msgspec
 
 from perdure.runtime.lease import LEASES
 from perdure.storage import Insert, Record, Space, Storage, open_storage
-from perdure.storage.time_units import system_clock
+from perdure.storage.time_units import system_clock, to_seconds
 from perdure.tasks.lifecycle import ACTIVE_STATUSES
 from perdure.tasks.task_snapshot import TASKS
 
@@ -52,7 +52,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     cast: tuple[Role, ...] = CAST
     doomed: float = 1 / 3
     """The part of the processes that die at a commit of their own."""
-    heartbeat: float = QUICK.heartbeat
+    heartbeat: float = to_seconds(QUICK.heartbeat_interval)
     broken: str | None = None
 
     @property
