@@ -4,6 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 CONFORMANCE := tests/mcp/conformance/node_modules/.package-lock.json
 BROWSER := .venv/.browser
+PROXY := .venv/.proxy
 SERVERS := .venv/share/perdure/servers/node_modules/.package-lock.json
 
 PYTEST := $(BIN)/pytest -q -n 6 --dist worksteal
@@ -16,15 +17,15 @@ run: $(READY)
 	@$(BIN)/perdure serve
 
 # The checks run beside the tests: pyright alone keeps only one core busy.
-test: $(READY) $(CONFORMANCE) $(SERVERS) $(BROWSER)
+test: $(READY) $(CONFORMANCE) $(SERVERS) $(BROWSER) $(PROXY)
 	@$(MAKE) --no-print-directory -j2 check suite
 	@$(BIN)/python -m tools.parity --brief
 
-suite: $(READY) $(CONFORMANCE) $(SERVERS) $(BROWSER)
+suite: $(READY) $(CONFORMANCE) $(SERVERS) $(BROWSER) $(PROXY)
 	@$(PYTEST) --durations=10
 
 # Every test on every engine, in every mode and every kind of weather.
-test-all: check $(CONFORMANCE) $(SERVERS) $(BROWSER)
+test-all: check $(CONFORMANCE) $(SERVERS) $(BROWSER) $(PROXY)
 	@$(PYTEST) --durations=10 --engines=all
 	@$(BIN)/python -m tools.parity --brief --all
 
@@ -35,7 +36,7 @@ quick: $(READY)
 unit: $(READY)
 	@$(PYTEST) --quick
 
-steady: $(READY) $(CONFORMANCE) $(SERVERS) $(BROWSER)
+steady: $(READY) $(CONFORMANCE) $(SERVERS) $(BROWSER) $(PROXY)
 	@$(BIN)/python -m tools.steady $(PYTEST)
 
 check: $(READY)
@@ -47,7 +48,7 @@ check: $(READY)
 parity: $(READY)
 	@$(BIN)/python -m tools.parity
 
-sabotage: $(READY) $(CONFORMANCE) $(SERVERS) $(BROWSER)
+sabotage: $(READY) $(CONFORMANCE) $(SERVERS) $(BROWSER) $(PROXY)
 	@$(BIN)/python -m tools.sabotage
 
 crash: $(READY)
@@ -91,6 +92,10 @@ $(CONFORMANCE): tests/mcp/conformance/package.json tests/mcp/conformance/package
 $(BROWSER): tests/web/browser.py | $(READY)
 	@echo "looking for a browser"
 	@$(BIN)/python -m tests.web.browser > $@ || { rm -f $@; exit 1; }
+
+$(PROXY): tests/mcp/nginx.py | $(READY)
+	@echo "looking for nginx"
+	@$(BIN)/python -m tests.mcp.nginx > $@ || { rm -f $@; exit 1; }
 
 $(SERVERS): src/perdure/storage/kit/servers/npm_packages.py | $(READY)
 	@echo "installing the servers that speak DynamoDB"

@@ -39,7 +39,7 @@ server: MCPServer[object] = MCPServer(
 @tasks.durable
 async def archive(folder: str, task: Task) -> str:
     """Archive a folder for the caller."""
-    await task.report(f"archiving {folder} for {task.owner.subject}")
+    await task.report_progress(message=f"archiving {folder} for {task.owner.subject}")
     await anyio.sleep(2)
     return f"{folder} is archived for {task.owner.subject}"
 

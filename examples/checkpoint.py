@@ -22,7 +22,7 @@ async def count_words(chapters: int, task: Task) -> dict[str, int]:
     """Count the words of a long book, chapter by chapter."""
     words = task.checkpoint.get_int("words", 0)
     for chapter in range(task.checkpoint.get_int("chapter", 0) + 1, chapters + 1):
-        await task.report(f"chapter {chapter} of {chapters}", done=chapter - 1, total=chapters)
+        await task.report_progress(chapter - 1, chapters, f"chapter {chapter} of {chapters}")
         words += await words_of(chapter)
         await task.save_checkpoint({"chapter": chapter, "words": words})
     return {"chapters": chapters, "words": words}

@@ -30,7 +30,7 @@ def ask_who_travels() -> Elicit[Traveller]:
 @tasks.durable
 async def book_trip(city: str, traveller: Annotated[Traveller, Resolve(ask_who_travels)], task: Task) -> str:
     """Find a trip, and book it if the traveller agrees to the price."""
-    await task.report(f"looking for a way to {city}")
+    await task.report_progress(message=f"looking for a way to {city}")
     price = 40 + 10 * len(city)
     agreed = await task.elicit(
         f"{traveller.name}, the trip to {city} costs {price}. Book it?",

@@ -43,7 +43,7 @@ async def ingest(accounts: list[str], task: Task) -> dict[str, int]:
             raise ValueError(f"unknown accounts: {', '.join(unknown)}")
         found = sorted(await feeds.accounts(status=AccountStatus.ACTIVE), key=lambda account: account.handle)
         for number, account in enumerate(found):
-            await task.report(account.handle, done=number, total=len(found))
+            await task.report_progress(number, len(found), account.handle)
             if (account.last_polled_at or 0) < started or account.gaps:  # else it was polled before a restart
                 await feeds.poll(account.account)
         return {"accounts": len(found), "items": await feeds.store.count_items()}

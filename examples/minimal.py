@@ -19,7 +19,7 @@ server: MCPServer[object] = MCPServer("minimal", **tasks.attach())
 async def brew(cups: int, task: Task) -> str:
     """Brew coffee, slowly."""
     for cup in range(1, cups + 1):
-        await task.report(f"brewing cup {cup}", done=cup - 1, total=cups)
+        await task.report_progress(cup - 1, cups, f"brewing cup {cup}")
         await anyio.sleep(1)
     return f"{cups} cups of coffee"
 

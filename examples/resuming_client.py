@@ -3,7 +3,8 @@
     python examples/resuming_client.py [ENDPOINT [SECONDS]]
 
 The default endpoint is that of `perdure serve`, and the report takes a minute by default. Stop the client
-while the report is written, start it again, and it waits for the same report.
+while the report is written, start it again, and it waits for the same report. If the server is stopped and
+started again in the meantime, the client keeps waiting.
 """
 
 import sys
@@ -16,6 +17,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, TextContent
 
 from perdure.mcp.client import ClientTask, ClientTasks, TaskState
+from perdure.mcp.client.errors import ConnectionLost
 
 SAVED_TASK_FILE = Path("report.task")
 
@@ -35,8 +37,6 @@ async def main(endpoint: str, seconds: float) -> None:
 
 async def start(tasks: ClientTasks, client: Client, seconds: float) -> ClientTask:
     task = await tasks.start(client, "build_report", {"year": 2026, "seconds": seconds})
-    if isinstance(task, CallToolResult):
-        raise SystemExit(text_of(task))
     SAVED_TASK_FILE.write_text(task.save())
     print(f"Task saved in {SAVED_TASK_FILE}. Stop with Ctrl+C and run again to resume.")
     return task
@@ -64,5 +64,5 @@ if __name__ == "__main__":
         anyio.run(main, endpoint, float(sys.argv[2]) if sys.argv[2:] else 60.0)
     except* KeyboardInterrupt:
         print("Stopped. The task keeps running.")
-    except* (httpx2.TransportError, MCPError) as errors:
+    except* (httpx2.TransportError, MCPError, ConnectionLost) as errors:
         print(f"Cannot reach the server ({errors.exceptions[0]}). Try again later.")

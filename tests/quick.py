@@ -45,6 +45,7 @@ FILES = (
     "tests/mcp/test_newer",
     "tests/mcp/test_pacing",
     "tests/mcp/test_processes",
+    "tests/mcp/test_proxy",
     "tests/mcp/test_schema_check",
     "tests/mcp/test_regressions",
     "tests/mcp/test_restarting",

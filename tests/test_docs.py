@@ -35,6 +35,7 @@ RUN = {
     "tutorial.md",
     "guides/authentication.md",
     "guides/checkpoints.md",
+    "guides/clients.md",
     "guides/input-rounds.md",
     "guides/operating.md",
     "guides/postgres.md",

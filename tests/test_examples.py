@@ -149,9 +149,7 @@ async def visiting(
 
 
 async def started(client: Client, tasks: ClientTasks, tool: str, arguments: Mapping[str, Any]) -> ClientTask:
-    task = await tasks.start(client, tool, arguments)
-    assert isinstance(task, ClientTask), task
-    return task
+    return await tasks.start(client, tool, arguments)
 
 
 # What there is

@@ -21,7 +21,7 @@ from perdure.feeds import (
 from perdure.feeds.errors import AccountUnavailable, CursorRejected
 from perdure.feeds.item import ITEMS
 from perdure.mcp import Tasks
-from perdure.mcp.client import ClientTask, ClientTasks, TaskState
+from perdure.mcp.client import ClientTasks, TaskState
 from perdure.samples import SampleFeeds, SimulatedSource, make_server, simulated_feeds
 from perdure.samples.source import FIRST_POST_AT, load_sample_data
 from perdure.storage import Committed, Micros, open_storage
@@ -146,7 +146,6 @@ async def test_a_task_that_is_done_says_so_and_shows_a_full_bar() -> None:
         feeds = await told.start(client, "read_feeds", {})
         states: list[TaskState] = []
         for handle in (report, feeds):
-            assert isinstance(handle, ClientTask)
             await handle.wait(60)
             states.append(await handle.status())
 
@@ -164,7 +163,6 @@ async def test_a_suspended_account_is_not_read(tmp_path: Path) -> None:
         calls = ClientTasks()
         async with Client(make_server(Tasks(url), simulated_feeds(latency=0)), extensions=[calls]) as client:
             started = await calls.start(client, "read_feeds", {})
-            assert isinstance(started, ClientTask)
             await started.wait(60)
             assert (await started.status()).status_message == "7 account(s) read"
         assert (await store.get(ADA)).account.poll_count == 0
@@ -182,7 +180,6 @@ async def test_an_account_of_a_follow_list_stays_one(tmp_path: Path) -> None:
         calls = ClientTasks()
         async with Client(make_server(Tasks(url), simulated_feeds(latency=0)), extensions=[calls]) as client:
             started = await calls.start(client, "read_feeds", {"accounts": ["@ada.example", "alan.example"]})
-            assert isinstance(started, ClientTask)
             await started.wait(60)
             assert (await started.status()).status_message == "2 account(s) read"
         assert (await store.get(ADA)).account.origins == (origin,)
@@ -194,7 +191,6 @@ async def test_one_damaged_item_breaks_no_tool(tmp_path: Path) -> None:
     calls = ClientTasks()
     async with Client(make_server(Tasks(url), simulated_feeds(latency=0)), extensions=[calls]) as client:
         started = await calls.start(client, "read_feeds", {})
-        assert isinstance(started, ClientTask)
         await started.wait(60)
         async with await open_storage(url) as storage:
             now = FeedStore(storage).clock()
@@ -206,6 +202,5 @@ async def test_one_damaged_item_breaks_no_tool(tmp_path: Path) -> None:
             assert not answer.is_error
             assert answer.content
         again = await calls.start(client, "read_feeds", {})
-        assert isinstance(again, ClientTask)
         await again.wait(60)
         assert (await again.status()).status_message == "8 account(s) read"

@@ -10,7 +10,8 @@ _MODULES = {
     ".mcp": ("Tasks",),
     ".mcp.client": ("ClientTask", "ClientTasks", "TaskState"),
     ".mcp.client.errors": ("ClientTaskError",),
-    ".runtime": ("App", "Runtime", "RuntimeConfig", "Task"),
+    ".runtime": ("App", "Runtime", "RuntimeConfig", "Task", "current_task"),
+    ".runtime.task": ("Accepted", "Elicited", "Refused"),
     ".runtime.errors": (
         "Again",
         "ClientCannotAnswer",

@@ -7,6 +7,7 @@ from .runtime import App as App
 from .runtime import Runtime as Runtime
 from .runtime import RuntimeConfig as RuntimeConfig
 from .runtime import Task as Task
+from .runtime import current_task as current_task
 from .runtime.errors import Again as Again
 from .runtime.errors import ClientCannotAnswer as ClientCannotAnswer
 from .runtime.errors import Failed as Failed
@@ -17,6 +18,9 @@ from .runtime.errors import RunError as RunError
 from .runtime.errors import TaskCancelled as TaskCancelled
 from .runtime.errors import TooManyWaiting as TooManyWaiting
 from .runtime.errors import UnknownFunction as UnknownFunction
+from .runtime.task import Accepted as Accepted
+from .runtime.task import Elicited as Elicited
+from .runtime.task import Refused as Refused
 from .runtime.workflow import Output as Output
 from .runtime.workflow import Param as Param
 from .runtime.workflow import Step as Step

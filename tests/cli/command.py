@@ -150,12 +150,12 @@ async def a_server(url: str) -> AsyncGenerator[Runtime]:
 
     @app.function
     async def sign(task: Task) -> Json:
-        return (await task.elicit(f"Whose name{HOSTILE}?", FORM)).values
+        return (await task.elicit(f"Whose name{HOSTILE}?", FORM)).data
 
     @app.function
     async def count(task: Task) -> None:
         for number in range(1000):
-            await task.report(f"at {number}{HOSTILE}", done=number, total=1000)
+            await task.report_progress(number, 1000, f"at {number}{HOSTILE}")
             await asyncio.sleep(0.2)
 
     async with app.open() as runtime:

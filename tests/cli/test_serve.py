@@ -17,7 +17,7 @@ import pytest
 from perdure.cli.serve.banner import banner
 from perdure.cli.serve.command import ServeOptions
 from perdure.cli.serve.servers import sample_server
-from perdure.mcp.durable import Durable
+from perdure.mcp.tool import DurableTool
 from perdure.operating import Operator
 from perdure.storage import StorageInfo, open_storage
 from perdure.tasks import Status
@@ -136,7 +136,7 @@ def test_it_shows_every_durable_tool_and_the_first_of_the_others(
     durable: tuple[str, ...], others: tuple[str, ...], lines: str
 ) -> None:
     hosted = sample_server("memory:", OPTIONS, simulated=True)
-    mark = Durable(name="a", function=print, mode="optional", poll_interval=5_000)
+    mark = DurableTool(name="a", function=print, mode="optional", poll_interval_ms=5_000)
     tools = {**dict.fromkeys(durable, mark), **dict.fromkeys(others)}
     info = StorageInfo(is_shared=False)
     assert lines in banner(OPTIONS, hosted, "http://127.0.0.1:8000", "memory", info, tools)

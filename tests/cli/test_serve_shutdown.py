@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -15,7 +16,7 @@ from perdure.mcp.client import ClientTask, ClientTasks
 
 from ..conditions import wait_until
 from ..markers import row
-from ..mcp.raw_clients import Client2025
+from ..mcp.raw_clients import Answer, Client2025, Client2026
 from ..mcp.tool_helpers import text_of
 from ..test_examples import sampled, started, visiting
 from .serve_process import LONG_REPORT, REPORT, anyone, content_of, ended_well, has_page, has_read, is_writing
@@ -93,6 +94,41 @@ async def test_it_ends_though_clients_are_connected_and_wait_and_the_report_goes
     assert re.fullmatch(WRITTEN.format(2), text_of(result)), result
     ended_well(server.program, code)
     assert "SIGINT: waiting for running tasks" in server.program.said
+
+
+async def test_streams_and_waiting_requests_are_answered_when_it_stops(tmp_path: Path) -> None:
+    async with sampled(tmp_path) as server, Client2026(server.url) as modern, Client2025(server.url) as core:
+        task_id = await modern.start("build_report", LONG_REPORT)
+        mine = await core.start("build_report", LONG_REPORT)
+        async with (
+            modern.listen({"taskIds": [task_id]}) as changes,
+            modern.listen({"toolsListChanged": True}) as others,
+        ):
+            assert (await anext(changes))["method"] == (await anext(others))["method"]
+            token = {"progressToken": "waiting"}
+            requests = [
+                asyncio.create_task(core.send("tasks/result", {"taskId": mine})),
+                asyncio.create_task(core.call("build_report", LONG_REPORT, _meta=token)),
+                asyncio.create_task(_plain_call(modern, LONG_REPORT)),
+            ]
+            await wait_until(lambda: _number_of_tasks(server.url, 4), seconds=30)
+            os.kill(server.program.pid, signal.SIGTERM)
+            ends = [[frame async for frame in frames][-1] for frames in (changes, others)]
+        answers = await asyncio.gather(*requests)
+        code = await server.program.ended()
+    ended_well(server.program, code)
+    assert [end["result"]["resultType"] for end in ends] == ["complete", "complete"]
+    assert [(answer.code, answer.error["data"]) for answer in answers] == [(-32603, {"retryable": True})] * 3
+
+
+async def _plain_call(modern: Client2026, arguments: dict[str, Any]) -> Answer:
+    return await modern.call("build_report", arguments, declared=False)
+
+
+async def _number_of_tasks(url: str, number: int) -> bool:
+    async with anyone() as browser:
+        page = (await browser.get(url.removesuffix("/mcp") + "/tasks")).text
+    return page.count('id="task-') == number
 
 
 # Told twice

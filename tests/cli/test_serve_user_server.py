@@ -122,7 +122,7 @@ async def test_what_the_dashboard_cancels_is_kept_for_as_long_as_the_server_keep
         async with anyone() as browser:
             browser.base_url = root_of(server)
             browser.headers["accept"] = "text/html"
-            page = await path_of(browser, client_task.task_id)
+            page = await path_of(browser, client_task.id)
             key = csrf_token_in((await browser.get(page)).text)
             await browser.post(f"{page}/cancel", data={"csrf_token": key})
     async with await open_storage(f"sqlite:///{tmp_path / 'own.db'}") as storage:

@@ -13,6 +13,7 @@ import pytest
 from perdure.runtime import Runtime
 from perdure.storage import open_storage
 from perdure.tasks import NewTask, Owner, Snapshot, Status, Success, TaskId, TaskStore, edits
+from perdure.tasks.task_log import log_entry
 
 from .. import task_edits
 from ..storage.engines import new_url
@@ -93,6 +94,31 @@ async def test_the_attempts_at_a_task_are_shown_and_what_they_say_is_harmless(tm
     (told,) = (await run(url, "show", made.task.task_id, "--json")).document["history"]
     assert told["reason"] == f"lost{HOSTILE}"
     assert told["begun_at"] <= told["ended_at"]
+
+
+async def test_the_log_of_a_task_is_shown_and_what_it_says_is_harmless(tmp_path: Path) -> None:
+    url = folder_url(tmp_path)
+    async with await open_storage(url) as storage:
+        store = TaskStore(storage)
+        entries = [
+            log_entry(store.clock(), "info", f"line {n}{HOSTILE}", "db", max_length=100) for n in range(201)
+        ]
+        made = await store.edit(
+            await store.create(ANA, CALL), lambda task, _now, config: edits.log(task, entries, config=config)
+        )
+    shown = await run(url, "show", made.task.task_id)
+    assert re.search(r"^log\n  \(1 older entry removed\)\n  .*  info db: line 1\b", shown.out, re.MULTILINE)
+    assert is_harmless(shown.out), shown.out
+    document = (await run(url, "show", made.task.task_id, "--json")).document
+    assert document["removed_log_entries"] == 1
+    assert len(document["log"]) == 200
+    assert document["log"][0] | {"at": ""} == {
+        "at": "",
+        "level": "info",
+        "message": f"line 1{HOSTILE}",
+        "logger": "db",
+    }
+    assert document["log"][0]["at"].startswith("20")
 
 
 async def test_a_terminal_shows_the_tasks_as_they_change(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def add_task_fixtures(server: MCPServer[object], tasks: Tasks) -> None:
     @tasks.durable()
     async def slow_compute(seconds: float, task: Task, label: str = "") -> str:
         """Takes its time."""
-        await task.report(f"computing {label}".strip(), done=0, total=seconds)
+        await task.report_progress(0, seconds, f"computing {label}".strip())
         await anyio.sleep(seconds)
         return f"computed {label} in {seconds} seconds"
 

@@ -193,8 +193,17 @@ class Client2026:
     ) -> AsyncGenerator[AsyncIterator[Json]]:
         """The frames of `subscriptions/listen`, as they come, the acknowledgement first."""
         capabilities: Json = {"extensions": {EXTENSION: {}}} if declared else {}
-        body = self.body("subscriptions/listen", {"notifications": notifications}, capabilities)
-        headers = self.headers("subscriptions/listen", None)
+        async with self.stream(
+            "subscriptions/listen", {"notifications": notifications}, capabilities
+        ) as frames:
+            yield frames
+
+    @asynccontextmanager
+    async def stream(
+        self, method: str, params: Mapping[str, Any], capabilities: Json, name: str | None = None
+    ) -> AsyncGenerator[AsyncIterator[Json]]:
+        """The frames of the answer to a request, as they come."""
+        body, headers = self.body(method, params, capabilities), self.headers(method, name)
         async with self._http.stream("POST", self._url, json=body, headers=headers) as response:
             yield _frames(response)
 
@@ -222,6 +231,7 @@ class Client2025:
         """What the server answered to `initialize`."""
         self.asked: list[Json] = []
         """Requests of the server that reached this client."""
+        self.pings = 0
 
     async def __aenter__(self) -> Client2025:
         hello: Json = {
@@ -257,15 +267,35 @@ class Client2025:
                     return Answer(response.status_code, frame, tuple(frames))
                 frames.append(frame)
                 if "id" in frame and "method" in frame:
-                    await self._answer(frame)
+                    await self._reply(frame)
         raise AssertionError(f"the stream of {method} ended without an answer; frames: {frames}")
 
     @asynccontextmanager
     async def listen(self) -> AsyncGenerator[AsyncIterator[Json]]:
         """What the server sends on the session's own stream."""
-        async with self._http.stream("GET", self._url, headers=self._headers) as response:
-            assert response.status_code == 200, response.status_code
-            yield _frames(response)
+        for _ in range(200):
+            async with self._http.stream("GET", self._url, headers=self._headers) as response:
+                if response.status_code == 200:
+                    yield self._notifications(response)
+                    return
+                assert response.status_code == 409  # the server has not noticed yet that the last was closed
+            await asyncio.sleep(0.02)
+        raise AssertionError("the session's own stream is still open")
+
+    async def _notifications(self, response: httpx2.Response) -> AsyncIterator[Json]:
+        """The notifications on a stream; what the server asks there is answered."""
+        async for frame in _frames(response):
+            if "id" in frame:
+                await self._reply(frame)
+            else:
+                yield frame
+
+    async def _reply(self, request: Json) -> None:
+        if request["method"] == "ping":
+            self.pings += 1
+            await self._post({"jsonrpc": "2.0", "id": request["id"], "result": {}})
+        else:
+            await self._answer(request)
 
     async def _answer(self, request: Json) -> None:
         self.asked.append(request)
@@ -290,14 +320,6 @@ class Client2025:
 
     async def until(self, task_id: str, *statuses: str) -> Json:
         return await wait_for_status(lambda: self.get(task_id), *statuses)
-
-    async def patient_result(self, task_id: str) -> Answer:
-        """The answer to `tasks/result`, asked for again where the server gives up waiting and says so."""
-        async with asyncio.timeout(15):
-            while True:
-                answer = await self.send("tasks/result", {"taskId": task_id})
-                if answer.message.get("error", {}).get("data") != {"retryable": True}:
-                    return answer
 
 
 def _read(response: httpx2.Response) -> Answer:

@@ -87,14 +87,14 @@ def named(name: str) -> Json:
     return {"action": "accept", "content": {"name": name}}
 
 
-async def in_work(client: Client2026 | Client2025, task_id: str) -> Json:
-    """The task, once its tool has said that it is at work."""
+async def in_work(client: Client2026 | Client2025, task_id: str, *before: str) -> Json:
+    """The task, once its tool has said that it is at work. Before, it may have one of these statuses."""
     async with asyncio.timeout(30):
         while True:
             task = await client.get(task_id)
             if "pid" in task.get("_meta", {}).get(VARIABLES, {}):
                 return task
-            assert task["status"] == "working", task
+            assert task["status"] in ("working", *before), task
             await asyncio.sleep(0.02)
 
 

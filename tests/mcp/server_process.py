@@ -70,7 +70,7 @@ async def asks_twice(task: Task) -> str:
     """Asks one thing after the other."""
     first = await task.elicit("Whose?", NAMED, key="first")
     second = await task.elicit("And whose?", NAMED, key="second")
-    return f"{first.values['name']} and {second.values['name']} in {os.getpid()}"
+    return f"{(first.data or {})['name']} and {(second.data or {})['name']} in {os.getpid()}"
 
 
 async def welcome(person: Annotated[Person, Resolve(who)], task: Task) -> str:

@@ -17,7 +17,7 @@ from perdure.runtime import RuntimeConfig
 
 from ..markers import row
 from .conformance_server import add_task_fixtures
-from .raw_clients import Client2025, Client2026, Json, serving
+from .raw_clients import Answer, Client2025, Client2026, Json, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -151,13 +151,37 @@ async def test_a_task_of_the_earlier_protocol_is_cancelled_through_the_later(bot
     assert (await core.send("tasks/cancel", {"taskId": task_id})).code == -32602
 
 
-async def test_what_a_resolver_was_told_in_the_earlier_protocol_is_known_to_the_run(both: Both) -> None:
+async def test_what_a_resolver_asks_in_the_earlier_protocol_can_be_answered_in_the_later_one(
+    both: Both,
+) -> None:
     modern, core = both
     task_id = await core.start("test_tool_with_task")
+    asked = await modern.until(task_id, "input_required")
+    (key,) = asked["inputRequests"]
+    await modern.update(task_id, {key: {"action": "accept", "content": {"name": "Ana"}}})
 
     ended = await modern.until(task_id, "completed")
     assert ended["result"]["content"][0]["text"] == "done for Ana"
-    assert len(core.asked) == 1
+    assert core.asked == []
+
+
+async def test_a_client_of_2026_that_declares_the_tasks_of_2025_has_access_to_tasks_of_2025_only(
+    both: Both,
+) -> None:
+    modern, core = both
+    old: Json = {"tasks": {"cancel": {}}}
+    ours = await core.start("slow_compute", {"seconds": 60})
+    theirs = await modern.start("slow_compute", {"seconds": 60})
+
+    async def ask(method: str, task_id: str) -> Answer:
+        return await modern.send(method, {"taskId": task_id}, capabilities=old)
+
+    assert (await ask("tasks/get", ours)).result["status"] == "working"
+    assert (await ask("tasks/cancel", ours)).result["resultType"] == "complete"
+    for method in ("tasks/get", "tasks/cancel"):
+        assert (await ask(method, theirs)).code == -32021
+    await modern.until(ours, "cancelled")
+    assert (await modern.get(theirs))["status"] == "working"
 
 
 # One task, two spellings

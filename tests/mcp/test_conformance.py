@@ -20,7 +20,7 @@ from .raw_clients import serving
 
 pytestmark = pytest.mark.anyio
 
-FLOWS = {"2026-07-28": 16, "2025-11-25": 18}
+FLOWS = {"2026-07-28": 16, "2025-11-25": 20}
 
 
 @pytest.fixture(scope="module")

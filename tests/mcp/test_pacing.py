@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from perdure.mcp.pacing import MOST_REMEMBERED, Pacing
+from perdure.mcp.handlers import EARLY_POLL_DELAY, MAX_REMEMBERED_POLLS, PollLimiter
 
 from ..markers import row
 from .raw_clients import Client2025, Client2026
@@ -48,22 +48,38 @@ async def test_a_client_that_is_held_hears_of_a_question_soon(modern: Client2026
             pass
 
 
-def test_only_who_was_told_less_than_an_interval_ago_is_early() -> None:
-    pacing = Pacing()
-    assert not pacing.is_early("a", 60_000)
+async def test_a_client_that_polls_as_advised_is_never_delayed(modern: Client2026, core: Client2025) -> None:
+    """The advised interval grows with the age of the task. A poll is compared with the advice it had."""
+    task_id = await modern.start("slow_compute", {"seconds": 3})
+    delayed = EARLY_POLL_DELAY * 0.9
+    slow: list[float] = []
+    for client, name in ((modern, "pollIntervalMs"), (core, "pollInterval")):
+        interval = (await client.get(task_id))[name]
+        for _ in range(6):
+            await asyncio.sleep(interval / 1000 + 0.002)
+            started = time.monotonic()
+            interval = (await client.get(task_id))[name]
+            if time.monotonic() - started > delayed:
+                slow.append(interval)
+    assert len(slow) <= 1  # a busy machine may delay one
 
-    pacing.told("a")
-    assert pacing.is_early("a", 60_000)
-    assert not pacing.is_early("b", 60_000)
 
-    time.sleep(0.06)
-    assert not pacing.is_early("a", 50)
+def test_a_poll_is_early_before_the_time_that_was_promised() -> None:
+    polls = PollLimiter()
+    assert not polls.is_early("a")
+
+    polls.promise("a", 60_000)
+    assert polls.is_early("a")
+    assert not polls.is_early("b")
+
+    polls.promise("a", 0)
+    assert not polls.is_early("a")
 
 
-def test_no_more_tasks_are_remembered_than_fit() -> None:
-    pacing = Pacing()
-    for number in range(MOST_REMEMBERED + 1):
-        pacing.told(str(number))
+def test_no_more_polls_are_remembered_than_fit() -> None:
+    polls = PollLimiter()
+    for number in range(MAX_REMEMBERED_POLLS + 1):
+        polls.promise(str(number), 60_000)
 
-    assert not pacing.is_early("0", 60_000)
-    assert pacing.is_early("1", 60_000)
+    assert not polls.is_early("0")
+    assert polls.is_early("1")

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Annotated, Any, TypeAlias
 
+import anyio
 import pytest
 from mcp.client import Client
 from mcp.client.session import ClientRequestContext
@@ -22,9 +23,9 @@ from mcp_types import CallToolRequestParams, CallToolResult, ElicitRequestParams
 from pydantic import AnyHttpUrl
 
 from perdure import Task, Tasks
-from perdure.mcp import calls
-from perdure.mcp.callers import owner_of_token
+from perdure.mcp import admission
 from perdure.mcp.client import ClientTasks
+from perdure.mcp.identity import owner_of_token
 from perdure.runtime import RuntimeConfig
 from perdure.tasks import Owner
 
@@ -75,10 +76,11 @@ class ToolServer:
         self.url = ""
         self.gate = asyncio.Event()
         self.tasks = Tasks("memory:", runtime=FAST_CONFIG, **options)
-        self.lifespan = self.tasks.around(pooled)
         self.outer, self.inner = Other(), Other()
-        given: dict[str, Any] = {**self.tasks.attach(), "lifespan": self.lifespan, "token_verifier": tokens}
-        given["middleware"] = [self.outer, self.tasks.middleware, self.inner]
+        attached = self.tasks.attach(middleware=[self.inner], lifespan=pooled)
+        self.lifespan = attached["lifespan"]
+        given: dict[str, Any] = {**attached, "token_verifier": tokens}
+        given["middleware"] = [self.outer, *attached["middleware"]]
         if tokens is not None:
             given["auth"] = AuthSettings(issuer_url=AnyHttpUrl(ISSUER), resource_server_url=None)
         self.server: MCPServer[Any] = MCPServer("tests", log_level="ERROR", **given)
@@ -87,6 +89,9 @@ class ToolServer:
         """Of all tasks, in the order in which they were made; one that was told to end is cancelled."""
         tasks = [each.task for each in await task_edits.all_tasks(self.tasks.runtime.store)]
         return [each.status.value if each.cancel_requested_at is None else "cancelled" for each in tasks]
+
+    async def has_only(self, *statuses: str) -> bool:
+        return {*await self.statuses()} <= {*statuses}
 
     async def have(self, *statuses: str) -> bool:
         return await self.statuses() == list(statuses)
@@ -118,14 +123,14 @@ def add_tools(server: MCPServer[Any], site: ToolServer) -> None:
         return name
 
     @server.tool()
-    @site.tasks.durable(poll_interval=50)
+    @site.tasks.durable(poll_interval=0.05)
     async def patient(task: Task) -> str:
-        await task.report("waiting", done=1, total=2)
+        await task.report_progress(1, 2, "waiting")
         await site.gate.wait()
         return "done"
 
     @server.tool()
-    @site.tasks.durable(poll_interval=50)
+    @site.tasks.durable(poll_interval=0.05)
     async def confirm(task: Task, *, then_wait: bool = False) -> str:
         answer = await task.elicit("Shall I?", FORM, key="go")
         if then_wait:
@@ -135,13 +140,14 @@ def add_tools(server: MCPServer[Any], site: ToolServer) -> None:
     @server.tool()
     @site.tasks.durable()
     async def sample(task: Task) -> str:
-        return (await task.sample(SAMPLING, key="go")).model
+        sampled = await task.sample(SAMPLING["messages"], max_tokens=10, key="go", tools=[LOOK])
+        return str(sampled["model"])
 
     @server.tool()
     @site.tasks.durable()
     async def fill_in(reference: str, task: Task) -> str:
         schema: Json = {"type": "object", "properties": {"name": {"$ref": reference}}}
-        return str((await task.elicit("Who?", schema, key="go")).values["name"])
+        return str(((await task.elicit("Who?", schema, key="go")).data or {})["name"])
 
 
 async def call_plainly(
@@ -181,33 +187,43 @@ async def test_an_error_that_middleware_puts_in_the_place_of_a_task_is_the_answe
         answers = [await modern.call("pool"), await call_plainly(modern, "pool"), await core.call("pool")]
         got = [(each.result["content"], each.result["isError"]) for each in answers]
         assert got == [(instead["content"], True)] * 3
-        # There is no task, and a client that wants one can take no result.
+        # A client that requests a task can read no result.
         assert (await core.call("pool", task={})).code == -32602
-        assert await site.statuses() == []
+        await wait_until(lambda: site.has_only("completed", "cancelled"))
 
 
-async def test_a_handler_that_refuses_after_it_called_the_function_has_refused() -> None:
+async def test_durable_functions_of_a_low_level_server_are_called_directly_and_middleware_refuses_them() -> (
+    None
+):
     tasks = Tasks("memory:", runtime=FAST_CONFIG)
+    handled: list[str] = []
 
     @tasks.durable()
     async def quick() -> str:
         return "done"
 
-    async def call_tool(_: Request, __: CallToolRequestParams) -> CallToolResult:
-        await quick()
-        raise MCPError(-32042, "not you", {"because": "quota"})
+    async def call_tool(_: Request, params: CallToolRequestParams) -> CallToolResult:
+        handled.append(params.name)
+        return CallToolResult(content=[])
 
+    other = Other()
     server: Server[Any] = Server("low", on_call_tool=call_tool)
     tasks.install(server)
+    server.middleware.append(other)
     async with (
         serving(server.streamable_http_app()) as url,
         Client2026(url) as modern,
         Client2025(url) as core,
     ):
+        assert text_of((await core.call("quick")).result) == "done"
+        assert (await modern.until(await modern.start("quick"), "completed"))["result"]["content"]
+        other.refusing["tools/call"] = [MCPError(-32042, "not you", {"because": "quota"})] * 3
         answers = [await modern.call("quick"), await core.call("quick"), await core.call("quick", task={})]
         for answer in answers:
             assert answer.error == {"code": -32042, "message": "not you", "data": {"because": "quota"}}
-        assert sum((await task_edits.counts(tasks.runtime.store)).values()) == 0
+        await core.call("plain")
+        assert sum((await task_edits.counts(tasks.runtime.store)).values()) == 2
+    assert handled == ["plain"]
 
 
 # Calls that wait
@@ -246,7 +262,7 @@ async def test_a_call_whose_client_does_not_come_back_with_its_answers_ends_its_
         patiences.append(asyncio.Event())
         await patiences[-1].wait()
 
-    monkeypatch.setattr(calls, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": be_patient}))
+    monkeypatch.setattr(admission, "anyio", SimpleNamespace(**{**vars(anyio), "sleep": be_patient}))
     async with hosting() as site, Client2026(site.url) as client:
         first = (await call_plainly(client, "confirm", LASTING)).result
         answered = asyncio.create_task(call_plainly(client, "confirm", LASTING, first))
@@ -323,31 +339,6 @@ async def test_a_form_that_refers_to_nothing_takes_any_answer(reference: str) ->
         given = {"go": {"action": "accept", "content": {"name": "Ada"}}}
         assert (await client.update(task_id, given)).result["resultType"] == "complete"
         assert text_of((await client.until(task_id, "completed"))["result"]) == "Ada"
-
-
-async def test_the_wait_for_a_result_does_not_run_out_while_its_client_is_asked() -> None:
-    async def slowly(_: Json) -> Json:
-        await asyncio.sleep(0.8)  # longer than one wait
-        return YES
-
-    async with hosting(longest_wait=0.3) as site, Client2025(site.url, answering=slowly) as client:
-        of_task: Json = {"taskId": await client.start("confirm", LASTING)}
-        await wait_until(lambda: site.have("input_required"))
-        ran_out = await until_asked(client, of_task)
-        assert ran_out.error["data"] == {"retryable": True}
-        assert await site.statuses() == ["working"]  # it was answered, and the wait ran out after that
-        site.gate.set()
-        assert text_of((await client.patient_result(of_task["taskId"])).result) == "accept"
-        assert len(client.asked) == 1
-
-
-async def until_asked(client: Client2025, of_task: Json) -> Answer:
-    """What came of the wait in which the client was asked; one so short may be over before that."""
-    async with asyncio.timeout(15):
-        while True:
-            answer = await client.send("tasks/result", of_task)
-            if client.asked:
-                return answer
 
 
 # Whose a task is

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ..conditions import wait_until
 from ..markers import row
 from .replicas import Replica, Replicas, asking, ended, in_work, named, naming
 from .tool_helpers import text_of
@@ -149,14 +150,18 @@ async def test_what_was_answered_before_there_was_a_task_is_not_asked_again_afte
 
 
 @row(65)
-async def test_what_2025_answered_before_there_was_a_task_is_not_asked_again_after_a_kill(
+async def test_what_a_resolver_asked_a_client_of_2025_is_not_asked_again_after_a_kill(
     replicas: Replicas,
 ) -> None:
     killed = await replicas.start_doomed()
     client = await killed.core(naming("Ada"))
     task_id = await client.start("welcome")
-    await in_work(client, task_id)
+    waiting = asyncio.create_task(client.send("tasks/result", {"taskId": task_id}))
+    await wait_until(lambda: bool(client.asked))
+    await in_work(await killed.modern(), task_id, "input_required")
     await killed.end(signal.SIGKILL)
+    await asyncio.wait((waiting,))
+    waiting.exception()  # its server was killed
     next_ = await replicas.start()
 
     core = await next_.core()

@@ -93,7 +93,7 @@ def add_tools(tasks: Tasks, register: Register) -> None:
         return f"held {label}"
 
     @register()
-    @tasks.durable(ttl=50)
+    @tasks.durable(ttl=0.05)
     async def brief() -> str:
         """Ends at once, and is of no interest a moment later."""
         return "brief"

@@ -107,7 +107,7 @@ async def test_a_running_task_is_answered_and_another_cancelled_from_outside(sub
 
     @app.function
     async def sign(task: Task) -> Json:
-        return (await task.elicit("Whose name?", {"type": "object"})).values["name"]
+        return ((await task.elicit("Whose name?", {"type": "object"})).data or {})["name"]
 
     operator = Operator(await subject.another_client())
     async with app.open() as runtime:

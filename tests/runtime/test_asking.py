@@ -84,9 +84,9 @@ async def test_each_kind_of_question_gets_its_kind_of_answer(replicas: Replicas)
     @app.function()
     async def ask(task: Task) -> list[Json]:
         person = await task.elicit("Whose?", {"type": "object", "properties": {"name": {"type": "string"}}})
-        model = await task.sample({"messages": []})
-        places = await task.roots()
-        return [person.values["name"], model.model, places.roots[0].uri]
+        model = await task.sample([], max_tokens=10)
+        places = await task.list_roots()
+        return [(person.data or {})["name"], model["model"], places[0].uri]
 
     runtime = await replicas.start(app)
     other = await replicas.start(app, work=False)

@@ -167,7 +167,7 @@ async def test_a_cancel_reaches_the_worker_wherever_it_is_and_clean_up_comes_bef
         try:
             await asyncio.Event().wait()
         finally:
-            assert task.cancellation.is_requested
+            assert task.is_cancelled()
             await asyncio.sleep(0.02)
             await task.set_variables({"tidy": True})
             cleaned.append((await worker.store.get(ME, task.id)).task.status)
@@ -315,7 +315,7 @@ async def test_who_does_not_heed_a_cancel_is_left_behind_and_writes_no_more(
 async def writing(task: Task, how: str) -> None:
     match how:
         case "report":
-            await task.report("still here")
+            await task.report_progress(message="still here")
         case "set_variables":
             await task.set_variables({"still": "here"})
         case _:

@@ -33,7 +33,7 @@ async def test_a_function_that_takes_too_long_fails(replicas: Replicas, kind: st
 
     @app.function(timeout=0.1)
     def thread(task: Task) -> None:
-        while not task.cancellation.is_requested:
+        while not task.is_cancelled():
             time.sleep(0.01)
         task.check_cancelled()
 
@@ -119,7 +119,7 @@ async def test_a_mistake_in_a_call_of_perdure_is_logged_as_any_other_exception(
 
     @app.function()
     async def work(task: Task) -> None:
-        await task.report("x" * 10_000)
+        await task.report_progress(message="x" * 10_000)
 
     runtime = await replicas.start(app)
     with caplog.at_level(logging.WARNING, "perdure.runtime"):

@@ -133,7 +133,7 @@ async def test_what_a_stale_worker_writes_is_refused(replicas: Replicas, write: 
         await go_on.wait()
         try:
             await {
-                "report": lambda: task.report("half done"),
+                "report": lambda: task.report_progress(message="half done"),
                 "set_variables": lambda: task.set_variables({"half": "done"}),
                 "elicit": lambda: task.elicit("Whose?"),
             }[write]()

@@ -196,7 +196,7 @@ async def test_a_storage_that_is_busy_costs_a_function_an_attempt_and_a_report_n
         if write == "set_variables":
             await task.set_variables({"half": "done"})
         else:
-            await task.report("half done")
+            await task.report_progress(message="half done")
         return task.attempt
 
     async with open_faulty(replicas, wire, app, STEADY_HEARTBEAT) as runtime:

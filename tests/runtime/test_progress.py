@@ -28,7 +28,7 @@ async def test_a_thousand_reports_are_a_few_writes_and_the_last_is_there(replica
     @app.function()
     async def work(task: Task) -> str:
         for page in range(1000):
-            await task.report(f"page {page}", done=page + 1, total=1000)
+            await task.report_progress(page + 1, 1000, f"page {page}")
         return "done"
 
     runtime = await replicas.start(app)
@@ -45,7 +45,7 @@ async def test_progress_is_seen_while_the_function_runs(replicas: Replicas) -> N
     @app.function()
     async def work(task: Task) -> None:
         for page in range(50):
-            await task.report(f"page {page}", done=page)
+            await task.report_progress(page, message=f"page {page}")
         await go_on.wait()
 
     runtime = await replicas.start(app)
@@ -67,9 +67,9 @@ async def test_what_a_report_leaves_out_stays_as_it_was(replicas: Replicas) -> N
 
     @app.function()
     async def work(task: Task) -> None:
-        await task.report("collecting", done=1, total=3)
-        await task.report(done=2)
-        await task.report("writing")
+        await task.report_progress(1, 3, "collecting")
+        await task.report_progress(2)
+        await task.report_progress(message="writing")
 
     runtime = await replicas.start(app)
     made = await runtime.submit("work")
@@ -83,13 +83,13 @@ async def test_a_message_that_is_too_long_is_refused_to_the_function_that_says_i
 
     @app.function()
     async def work(task: Task) -> str:
-        await task.report("fine")
+        await task.report_progress(message="fine")
         with pytest.raises(LimitExceeded, match="status_message: 5000 characters"):
-            await task.report("x" * 5000)
+            await task.report_progress(message="x" * 5000)
         with pytest.raises(InvalidValue, match="status_message"):
-            await task.report("\ud800")
+            await task.report_progress(message="\ud800")
         with pytest.raises(InvalidValue, match="progress"):
-            await task.report(done=float("nan"))
+            await task.report_progress(float("nan"))
         return "done"
 
     runtime = await replicas.start(app)
@@ -103,7 +103,7 @@ async def test_a_failure_says_why_in_the_place_of_the_last_report(replicas: Repl
 
     @app.function()
     async def work(task: Task) -> None:
-        await task.report("nearly there", done=9, total=10)
+        await task.report_progress(9, 10, "nearly there")
         raise Failed(-32001, "the printer is on fire")
 
     runtime = await replicas.start(app)
@@ -119,7 +119,7 @@ async def test_the_last_report_of_an_attempt_is_kept_for_the_next(replicas: Repl
     @app.function(retries=1, backoff=600)
     async def work(task: Task) -> None:
         for page in range(10):
-            await task.report(f"page {page}", done=page)
+            await task.report_progress(page, message=f"page {page}")
         raise Again("out of paper")
 
     runtime = await replicas.start(app)
@@ -143,7 +143,7 @@ async def test_a_thread_reports_through_the_event_loop(replicas: Replicas) -> No
     @app.function()
     def work(task: Task) -> str:
         for page in range(100):
-            anyio.from_thread.run(task.report, f"page {page}", page)
+            anyio.from_thread.run(task.report_progress, page, None, f"page {page}")
         return "done"
 
     runtime = await replicas.start(app)
@@ -163,9 +163,9 @@ async def test_a_report_that_could_not_be_written_is_written_later(replicas: Rep
 
     @app.function()
     async def work(task: Task) -> None:
-        await task.report("first")
+        await task.report_progress(message="first")
         wire.before = refuse
-        await task.report("second", done=2)
+        await task.report_progress(2, message="second")
         await go_on.wait()
 
     async with open_faulty(replicas, wire, app, UNHURRIED) as runtime:
@@ -187,7 +187,7 @@ async def test_reports_do_not_undo_what_others_write(replicas: Replicas) -> None
     @app.function()
     async def work(task: Task) -> None:
         while not go_on.is_set():
-            await task.report("still at it")
+            await task.report_progress(message="still at it")
             await asyncio.sleep(0.001)
 
     runtime = await replicas.start(app)

@@ -72,7 +72,7 @@ async def test_a_function_of_several_attempts_is_run_again_from_what_was_stored(
             await task.set_variables({"page": 7})
             stuck.set()
             await asyncio.Event().wait()
-        return [folder, task.variables["page"], answer.action, task.attempt, task.last_failure]
+        return [folder, task.variables["page"], answer.action, task.attempt, task.last_error]
 
     clock = MovedClock()
     survivor = await replicas.start(app, clock=clock)

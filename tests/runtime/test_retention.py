@@ -72,7 +72,7 @@ async def test_work_that_paused_for_longer_than_its_ttl_continues(replicas: Repl
 
     @app.function
     async def work(task: Task) -> str:
-        if "name" not in task.inputs:
+        if "name" not in task.questions:
             clock.ahead += DAY  # it has worked for longer than its ttl
             raise Pause({"name": replace(NAME, deadline=20 * 86_400)})
         return "answered"
@@ -95,7 +95,7 @@ async def test_work_that_is_handed_back_or_recovered_after_its_ttl_continues(rep
     async def work(task: Task) -> str:
         started.append(task.attempt)
         if len(started) < 6:
-            await task.report(f"day {len(started)}")
+            await task.report_progress(message=f"day {len(started)}")
             await asyncio.Event().wait()
         return "done"
 
@@ -210,7 +210,7 @@ async def test_an_answer_that_comes_after_a_month_starts_the_task_again(replicas
 
     @app.function
     async def asks(task: Task) -> str:
-        if "name" not in task.inputs:
+        if "name" not in task.questions:
             raise Pause({"name": replace(NAME, deadline=60 * 86_400)})
         return "answered"
 

@@ -131,7 +131,7 @@ async def test_a_function_may_ask_to_be_run_again(replicas: Replicas) -> None:
     async def flaky(task: Task) -> int:
         if task.attempt < 3:
             raise Again(f"busy {task.attempt}")
-        assert task.last_failure == "busy 2"
+        assert task.last_error == "busy 2"
         return task.attempt
 
     @app.function(retries=1, backoff=0.01)
@@ -157,7 +157,7 @@ async def test_a_function_may_ask_and_let_go_of_its_worker(replicas: Replicas) -
     @app.function()
     async def patient(task: Task) -> str:
         runs.append(task.attempt)
-        if "whose" not in task.inputs:
+        if "whose" not in task.questions:
             raise Pause({"whose": question}, variables={"seen": True})
         assert task.variables["seen"] is True
         await task.ask({"whose": question})

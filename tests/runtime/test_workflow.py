@@ -213,7 +213,7 @@ async def test_a_workflow_whose_worker_stops_goes_on_with_the_next_step(replicas
     async def second(task: Task) -> int:
         calls.append("second")
         if blocked:
-            await task.cancellation.wait()
+            await asyncio.Event().wait()
         return 2
 
     app = app_of(Step("first", first), Step("second", second), retries=1)
@@ -264,12 +264,12 @@ async def test_the_questions_of_a_step_are_its_own_and_what_was_answered_is_not_
     reached: list[str] = []
 
     async def first(task: Task) -> Json:
-        return (await task.elicit("How many?")).values["count"]
+        return ((await task.elicit("How many?")).data or {})["count"]
 
     async def second(task: Task, earlier: int) -> Json:
         reached.append("before")
         await held_up["before"].wait()
-        said = (await task.elicit("How many?")).values["count"]
+        said = ((await task.elicit("How many?")).data or {})["count"]
         reached.append("after")
         await held_up["after"].wait()
         return [earlier, said]
@@ -298,7 +298,7 @@ async def test_a_plain_step_that_is_cancelled_is_given_time_to_tidy_up(replicas:
 
     def plain(task: Task) -> str:
         began.set()
-        while not task.cancellation.is_requested:
+        while not task.is_cancelled():
             time.sleep(0.002)
         time.sleep(0.1)
         tidied.set()

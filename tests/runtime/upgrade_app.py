@@ -41,6 +41,6 @@ async def asks(task: Task) -> str:
 @app.function(retries=8, backoff=0.0)
 async def pauses(task: Task) -> str:
     """Asks, and lets go of its worker."""
-    if "where" not in task.inputs:
+    if "where" not in task.questions:
         raise Pause({"where": InputRequest(kind=NEWEST_KIND)})
-    return type(task.inputs["where"].answer).__name__
+    return type(task.questions["where"].answer).__name__

@@ -103,6 +103,16 @@ async def test_a_tasks_page_tells_its_arguments_variables_attempts_and_times(
     assert 'class="created"' in page
 
 
+async def test_a_tasks_page_shows_its_log(desk: ToolDashboard, client: httpx2.AsyncClient) -> None:
+    task_id = await desk.submit("write_log")
+    await desk.runtime.wait(ME, task_id, 10)
+    page = (await client.get(await path_of(client, task_id))).text
+    assert '<p class="aside">5 older entries removed</p>' in page
+    assert '<li class="warning"><time' in page
+    assert '<span class="aside">db</span> <span class="what">line 204 of &lt;2026&gt;</span>' in page
+    assert "line 4 of" not in page
+
+
 async def test_a_tasks_page_tells_its_error(desk: ToolDashboard, client: httpx2.AsyncClient) -> None:
     task_id = await desk.submit("print_report")
     await desk.runtime.wait(ME, task_id, 10)

@@ -76,7 +76,7 @@ def _app(storage: Storage, pages: asyncio.Semaphore) -> App:
     @app.function(retries=1)
     async def build_report(year: int, task: Task) -> str:
         for page in range(1, PAGES + 1):
-            await task.report(f"page {page} of <{year}>", page, PAGES)
+            await task.report_progress(page, PAGES, f"page {page} of <{year}>")
             await task.set_variables({"page": page})
             await pages.acquire()
         return f"{PAGES} pages"
@@ -84,11 +84,16 @@ def _app(storage: Storage, pages: asyncio.Semaphore) -> App:
     @app.function
     async def sign_report(year: int, task: Task) -> dict[str, object]:
         answer = await task.elicit(f"Whose name goes on <{year}>?", FORM)
-        return {"action": answer.action, "content": answer.values}
+        return {"action": answer.action, "content": answer.data}
 
     @app.function
     async def print_report(year: int) -> str:
         raise Failed(-32001, f"no paper for <{year}>", {"tray": 2})
+
+    @app.function
+    async def write_log(year: int, task: Task) -> None:
+        for line in range(205):
+            await task.log("warning", f"line {line} of <{year}>", logger="db")
 
     return app
 

@@ -1,11 +1,12 @@
-"""MCP on the wire: both task protocols, server and client.
+"""Both task protocols of MCP, server and client.
 
-Read `server` (what a server's author writes), `durable` and `calls` (how a call becomes a task), `methods`
-and `watching` (how clients follow it), `shapes` (how each protocol spells it).
+Read `server` (what the author of a server writes), `admission` (how a call becomes a task), `adapters` and
+`context` (how a task runs its tool), `handlers` and `streams` (how clients follow it), and `wire` (what each
+protocol writes).
 """
 
-from .callers import Anonymous, Identify
-from .durable import Mode
-from .server import Tasks
+from .identity import AnonymousPolicy, Identify
+from .server import ServerArguments, Tasks
+from .tool import TaskMode
 
-__all__ = ["Anonymous", "Identify", "Mode", "Tasks"]
+__all__ = ["AnonymousPolicy", "Identify", "ServerArguments", "TaskMode", "Tasks"]

@@ -11,59 +11,61 @@ attach(tasks, server)
 @tasks.durable
 async def build_report(year: int, task: Task) -> str: ...
 
-FastMCP has no public way to its low-level server, whose middleware tasks need: the one private attribute that
-is used stands in `attach`. A tool of a mounted server is not known as durable to its parent, which refuses to
-start with one.
+This module uses three private names of FastMCP: it has no public way to its low-level server, whose
+middleware tasks need, to the SDK's request, and to the source of a call. A server does not start if a mounted
+server has a durable tool.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import wraps
 from typing import Any, NamedTuple, cast
 
 from fastmcp import FastMCP
 from fastmcp.exceptions import FastMCPError, NotFoundError
 from fastmcp.server.context import Context
+from fastmcp.server.dependencies import _is_client_tool_call  # pyright: ignore[reportPrivateUsage]
 from fastmcp.server.extensions import ServerExtension, ToolCallContinuation
 from fastmcp.server.providers import FastMCPProvider, LocalProvider, Provider
 from fastmcp.server.providers.aggregate import AggregateProvider
 from fastmcp.server.transforms import Transform
 from fastmcp.server.transforms.catalog import CatalogTransform
-from fastmcp.tools.base import Tool, ToolResult
+from fastmcp.tools.base import InputRequiredToolResult, Tool, ToolResult
 from fastmcp.tools.tool_transform import TransformedTool
 from fastmcp.utilities.versions import VersionSpec
+from mcp.server.context import HandlerResult
 from mcp.server.lowlevel import Server
-from mcp_types import CallToolRequestParams, CallToolResult, Implementation, TextContent
+from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
+from mcp_types import CallToolRequestParams, CallToolResult, Implementation, InputRequiredResult
 
+from ..runtime import Task
+from ..runtime.task import find_current_task
 from ..tasks.errors import InvalidValue
-from .durable import Durable, current_admission, current_run
-from .hosts import Host, marked
-from .protocol import EXTENSION
-from .registration import check_owner, mark_of, refuse_unregistered, unregistered
+from .adapters import Prepared, ServerAdapter
 from .server import Tasks
+from .tool import DurableTool, check_owner, durable_of, find_unregistered, refuse_unregistered
+from .wire import EXTENSION, RequestContext, StoredCall
 
 
 def attach(tasks: Tasks, server: FastMCP[Any]) -> None:
-    """Make the durable tools of this server survive it. Before it runs."""
+    """Make the durable tools of this server survive it. Call it before the server runs."""
     low_level = cast("Server[Any]", server._mcp_server)  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
-    tasks.belong_to(server)
-    server.add_extension(_Joined(tasks))
-    logging.getLogger(FastMCP.__module__).addFilter(_name_task)
-    tasks.join(low_level, FastMCPHost(server))
+    tasks.bind(server)
+    server.add_extension(_TasksExtension(tasks))
+    tasks.join(low_level, FastMCPAdapter(server))
+    logging.getLogger(FastMCP.__module__).addFilter(_is_not_of_a_task)
 
 
-def _name_task(record: logging.LogRecord) -> bool:
-    """Put the id of the task in front of what FastMCP itself logs of a tool that fails in a task."""
-    run = current_run()
-    if run is not None:
-        record.msg = f"task {run.task.id}: {record.msg}"
-    return True
+def _is_not_of_a_task(record: logging.LogRecord) -> bool:
+    """Return whether FastMCP should log an exception: those of tasks are logged with the id of the task."""
+    return record.exc_info is None or find_current_task() is None
 
 
-class _Joined(ServerExtension):
-    """Advertises tasks, and runs them as long as the server runs."""
+class _TasksExtension(ServerExtension):
+    """Advertises tasks, admits calls, and runs tasks as long as the server runs."""
 
     identifier = EXTENSION
 
@@ -71,22 +73,22 @@ class _Joined(ServerExtension):
         self._tasks = tasks
 
     def lifespan(self) -> AbstractAsyncContextManager[None]:
-        return cast("AbstractAsyncContextManager[None]", self._tasks.lifespan(self.server))
+        return self._tasks.serving(self.server)
 
     async def intercept_tool_call(
-        self,
-        params: CallToolRequestParams,
-        context: Context,  # noqa: ARG002, FastMCP's own signature
-        call_next: ToolCallContinuation,
+        self, params: CallToolRequestParams, context: Context, call_next: ToolCallContinuation
     ) -> Any:  # noqa: ANN401
-        """Note the call as it comes to the tool, after FastMCP's own middleware."""
-        admission = current_admission()
-        if admission is not None:
-            admission.called = params
-        return await call_next()
+        async def proceed(_: RequestContext) -> HandlerResult:
+            return cast("HandlerResult", await call_next())
+
+        request = context.request_context
+        if request is None or not _is_client_tool_call():  # a call by a tool, or by other code
+            return await call_next()
+        ctx = cast("RequestContext", request._srctx)  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
+        return await self._tasks.extension.intercept_tool_call(params, ctx, proceed)
 
 
-class FastMCPHost(Host):
+class FastMCPAdapter(ServerAdapter):
     """A server of FastMCP."""
 
     def __init__(self, server: FastMCP[Any]) -> None:
@@ -98,41 +100,64 @@ class FastMCPHost(Host):
         return Implementation(name=self._server.name, version=self._server.version or "")
 
     @property
-    def is_authenticated(self) -> bool:
+    def requires_authentication(self) -> bool:
         return self._server.auth is not None
 
-    async def durable_tool(self, name: str) -> Durable | None:
-        return mark_of(getattr(await self._server.get_tool(name), "fn", None))
+    async def find(self, name: str) -> DurableTool | None:
+        return durable_of(getattr(await self._server.get_tool(name), "fn", None))
 
-    async def durable_tools(self) -> dict[str, Durable]:
-        tools = await self._server.list_tools(run_middleware=False)
-        return marked({tool.name: getattr(tool, "fn", None) for tool in tools})
+    async def durable_tools(self) -> dict[str, DurableTool]:
+        listed = await self._server.list_tools(run_middleware=False)
+        tools = {tool.name: durable_of(getattr(tool, "fn", None)) for tool in listed}
+        return {name: tool for name, tool in tools.items() if tool is not None}
 
-    async def tools(self) -> Mapping[str, Durable | None]:
+    async def tools(self) -> Mapping[str, DurableTool | None]:
         tools = await _tools_in(self._server)
         others = dict.fromkeys(tool.name for tool in tools.mounted)
-        return {**others, **{tool.name: mark_of(getattr(tool, "fn", None)) for tool in tools.own}}
+        return {**others, **{tool.name: durable_of(getattr(tool, "fn", None)) for tool in tools.own}}
 
-    async def check_tools(self, known: Mapping[str, Durable]) -> None:
+    async def check_tools(self, known: Mapping[str, DurableTool]) -> None:
         tools = await _tools_in(self._server)
         functions = [(tool.name, _function_of(tool)) for tool in (*tools.own, *tools.mounted)]
         check_owner(known, functions)
         _check_reachable(tools)
         _check_task_option(tools)
-        missing = unregistered(known, functions)
+        missing = find_unregistered(known, functions)
         if missing:  # perhaps a provider of the user's own has them
             found = (await self.durable_tools()).values()
-            missing = [durable for durable in missing if durable not in found]
+            missing = [tool for tool in missing if tool not in found]
         refuse_unregistered(missing, functions)
 
-    async def call(self, params: CallToolRequestParams) -> object:
+    async def prepare(
+        self,
+        params: CallToolRequestParams,
+        ctx: RequestContext,  # noqa: ARG002, FastMCP has it in its context
+        *,
+        resolve: bool,  # noqa: ARG002, FastMCP has no resolvers
+    ) -> Prepared:
+        """Run a copy of the tool whose function does nothing."""
+        tool = await self._server.get_tool(params.name, _requested_version(params))
+        function = cast("Callable[..., object]", getattr(tool, "fn", None))
+        if tool is None:
+            raise NotFoundError(f"Unknown tool: {params.name!r}")
+
+        @wraps(function)
+        async def capture(**_: object) -> ToolResult:
+            return ToolResult(content=[])
+
+        copy = tool.model_copy(update={"fn": capture, "output_schema": None})
+        await copy.run(params.arguments or {})
+        return StoredCall(name=params.name, arguments=params.arguments)
+
+    async def run(self, params: CallToolRequestParams, task: Task) -> CallToolResult | InputRequiredResult:  # noqa: ARG002, the function takes it from its context
         try:
             result = await self._run(params)
         except FastMCPError as error:
-            run = current_run()
-            if run is not None:
-                run.cause = error.__cause__
-            return CallToolResult(content=[TextContent(text=str(error))], is_error=True)
+            cause = error.__cause__
+            kind = ToolError if cause is None or isinstance(cause, FastMCPError) else UnexpectedToolError
+            raise kind(str(error)) from cause
+        if isinstance(result, InputRequiredToolResult):
+            return result.input_required
         ready = result.to_mcp_result()
         if isinstance(ready, CallToolResult):
             return ready
@@ -140,8 +165,8 @@ class FastMCPHost(Host):
         return CallToolResult(content=content, structured_content=structured)
 
     async def _run(self, params: CallToolRequestParams) -> ToolResult:
-        """By name. Who may call it was checked when it was called: here there is no caller to check."""
-        name, arguments, version = params.name, params.arguments or {}, _version_of(params)
+        """Run the tool by name. The permission of the caller was checked at the call."""
+        name, arguments, version = params.name, params.arguments or {}, _requested_version(params)
         try:
             return await self._server.call_tool(name, arguments, version=version, run_middleware=False)
         except NotFoundError:
@@ -152,11 +177,11 @@ class FastMCPHost(Host):
             raise
 
 
-def _version_of(params: CallToolRequestParams) -> VersionSpec | None:
-    """Of which version of the tool the client spoke; FastMCP has it in the metadata."""
+def _requested_version(params: CallToolRequestParams) -> VersionSpec | None:
+    """Return the version of the tool that the client requests; FastMCP has it in the metadata."""
     ours = cast("Mapping[str, Any]", params.meta or {}).get("fastmcp")
-    wanted = cast("Mapping[str, Any]", ours).get("version") if isinstance(ours, Mapping) else None
-    return VersionSpec(eq=wanted) if isinstance(wanted, str) else None
+    version = cast("Mapping[str, Any]", ours).get("version") if isinstance(ours, Mapping) else None
+    return VersionSpec(eq=version) if isinstance(version, str) else None
 
 
 # The check at the start
@@ -221,18 +246,18 @@ def _function_of(tool: Tool) -> object:
 
 def _check_reachable(tools: _Tools) -> None:
     """Raise InvalidValue if calls of a tool reach a durable function and cannot become tasks."""
-    durable = {tool.name for tool in tools.own if mark_of(getattr(tool, "fn", None)) is not None}
+    durable = {tool.name for tool in tools.own if durable_of(getattr(tool, "fn", None)) is not None}
     for tool in tools.mounted:
-        mark = mark_of(_function_of(tool))
-        if mark is not None and tool.name not in durable:
-            function = getattr(mark.function, "__name__", mark.name)
+        inner = durable_of(_function_of(tool))
+        if inner is not None and tool.name not in durable:
+            function = getattr(inner.function, "__name__", inner.name)
             raise InvalidValue(
                 "tool",
                 f"{tool.name!r} is a tool of a mounted server and would not be durable; register its "
                 f"function on the server that you run: server.tool({function}, name={tool.name!r})",
             )
     for tool in tools.own:
-        if mark_of(_function_of(tool)) is not None and tool.name not in durable:
+        if durable_of(_function_of(tool)) is not None and tool.name not in durable:
             raise InvalidValue(
                 "tool",
                 f"{tool.name!r} is transformed from a durable tool and would not be durable itself; remove "
@@ -245,7 +270,7 @@ def _check_task_option(tools: _Tools) -> None:
     names = [
         repr(tool.name)
         for tool in (*tools.own, *tools.mounted)
-        if tool.task_config.supports_tasks() and mark_of(_function_of(tool)) is None
+        if tool.task_config.supports_tasks() and durable_of(_function_of(tool)) is None
     ]
     if names:
         raise InvalidValue(

@@ -20,6 +20,7 @@ from ..tasks import (
     Failure,
     InputKind,
     Json,
+    LogEntry,
     Outcome,
     Progress,
     Snapshot,
@@ -242,6 +243,10 @@ class TaskDetail(msgspec.Struct, frozen=True, kw_only=True):
     last_failure: str | None
     history: tuple[Attempt, ...]
     """The most recent attempts: when each started, and when and why it ended without finishing the task."""
+    log: tuple[LogEntry, ...]
+    """The newest log entries of the function."""
+    removed_log_entries: int
+    """Number of older log entries that were removed."""
     ttl: int | None = msgspec.field(name="ttl_ms")
     """Milliseconds from creation within which the task must be started. None means no limit."""
     expires_at: Timestamp | None
@@ -264,6 +269,8 @@ def describe_task(snapshot: Snapshot, summary: TaskSummary, lease: Record | None
         checkpoint=dict(task.checkpoint),
         last_failure=task.last_failure,
         history=task.attempt_history,
+        log=task.log.entries,
+        removed_log_entries=task.log.removed,
         ttl=task.ttl_ms,
         expires_at=record.expires_at,
         timeline=tuple(sorted(_events(task, record), key=lambda event: event.at)),

@@ -25,7 +25,7 @@ from .function import Function, Functions
 from .hold import Claim
 from .run import Run
 from .runtime import Runtime
-from .task import Task
+from .task import Task, current_task
 
 __all__ = [
     "Again",
@@ -51,4 +51,5 @@ __all__ = [
     "TaskCancelled",
     "TooManyWaiting",
     "UnknownFunction",
+    "current_task",
 ]

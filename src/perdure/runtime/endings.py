@@ -131,6 +131,8 @@ def _raised(error: BaseException, function: Function) -> Edit:
             return run_again_or_end(function, outage)
         case PerdureError(retryable=True):
             return run_again_or_end(function, Unfinished(reason=said_by(error)))
+        case _ if isinstance(error, function.retry_on):
+            return run_again_or_end(function, Unfinished(reason=said_by(error)))
         case InvalidValue(field="arguments"):
             return finish(Failure.of(INVALID_PARAMS, str(error)))
         case _:

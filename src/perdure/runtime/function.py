@@ -35,13 +35,17 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     """Stored with each task. A worker takes only tasks whose function it knows by this name."""
     handler: Handler
     retries: int = 0
-    """How often it is run again after it raised `Again` or took too long."""
+    """How often it is run again after it raised `Again` or one of `retry_on`, or took too long."""
+    retry_on: tuple[type[Exception], ...] = ()
+    """Exceptions after which it is run again, as after `Again`."""
     restart: bool = True
     """Whether it is run again after its worker was lost or stopped. False: the task fails instead."""
     backoff: float = 1.0
     """Seconds before the first retry; twice that before the second, and so on, with jitter."""
     timeout: float | None = None
     """Seconds of work that an attempt may take, not counting the waiting for answers."""
+    input_deadline: float | None = None
+    """Seconds within which its questions must be answered, if they name none. None: the task's ttl."""
     concurrency: int | None = None
     """Runs of it at once in one worker."""
     check: Callable[[JsonLike], None] = lambda _: None
@@ -61,11 +65,21 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidValue("backoff", f"must be a number of seconds, not {self.backoff}")
         if self.timeout is not None and not (isfinite(self.timeout) and self.timeout > 0):
             raise InvalidValue("timeout", f"must be more than 0 seconds, not {self.timeout}")
+        if self.input_deadline is not None and not (
+            isfinite(self.input_deadline) and self.input_deadline > 0
+        ):
+            raise InvalidValue("input_deadline", f"must be more than 0 seconds, not {self.input_deadline}")
+        if type(self.retry_on) is not tuple or not all(map(_is_exception_type, self.retry_on)):
+            raise InvalidValue("retry_on", f"must be a tuple of exception types, not {self.retry_on!r}")
         msgspec.structs.force_setattr(self, "is_async", is_coroutine_function(self.handler))
 
     def pause_after(self, failures: int) -> float:
         """Return the seconds to wait after this many failures, from half to all of the backoff."""
         return uniform(0.5, 1) * min(MOST_BACKOFF, self.backoff * 2 ** min(failures - 1, 30))
+
+
+def _is_exception_type(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, Exception)
 
 
 class Functions(Mapping[str, Function]):

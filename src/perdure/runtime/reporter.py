@@ -1,43 +1,65 @@
-"""Progress, coalesced: a function may report as often as it likes, the storage hears a few times a second.
+"""Progress reports and log entries of a run, batched: a function may report as often as it likes, and the
+storage is written a few times a second.
 
-The first report is written at once, later ones when their time has come, and the last one always: at the
-latest together with the task's end.
+The first report is written at once, later ones when the interval is over, and the last one always: at the
+latest together with the end of the attempt. A write carries all reports since the last one, so that a client
+that waits receives each of them.
 """
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ..storage import Micros
 from ..storage.errors import PerdureError, StorageError
-from ..tasks import Progress, StoreConfig, TaskRecord, edits
+from ..tasks import LogEntry, Progress, StoreConfig, TaskRecord, edits
 from ..tasks.canonical_json import check_text
+from ..tasks.task_log import MAX_LOG_ENTRIES, MAX_REPORTS_KEPT, Report
 
 if TYPE_CHECKING:
     from .run import Run
 
+T = TypeVar("T")
+
 
 class Reporter:
-    """What a run has to say. Belongs to one event loop."""
+    """What a run has reported and not yet written. Belongs to one event loop."""
 
     def __init__(self, run: Run, interval: float) -> None:
         self._run = run
         self._interval = interval
         self._last = float("-inf")
-        self._pending: tuple[str | None, Progress | None] | None = None
-        self._applied: tuple[str | None, Progress | None] | None = None
+        self._message: str | None = None
+        self._progress: Progress | None = None
+        self._reports = _Unwritten[Report](MAX_REPORTS_KEPT)
+        self._log = _Unwritten[LogEntry](MAX_LOG_ENTRIES)
+        self._is_applied = False
+        """Whether the write that is being tried carries everything that was reported."""
         self._flush: asyncio.Task[None] | None = None
 
     async def report(self, message: str | None, progress: Progress | None) -> None:
         if message is not None:
             check_text("status_message", message, self._run.limits.max_message_length)
-        earlier = self._pending or (None, None)
-        self._pending = (
-            earlier[0] if message is None else message,
-            earlier[1] if progress is None else progress,
-        )
+        self._message = self._message if message is None else message
+        if progress is not None:
+            self._progress = progress
+            self._reports.add(Report(done=progress.done, total=progress.total, message=message))
+        self._is_applied = False
+        await self._write_soon()
+
+    async def log(self, entry: LogEntry) -> None:
+        """Add an entry to the log. A failure to write it is not an error of the function."""
+        self._log.add(entry)
+        with suppress(PerdureError):
+            await self._write_soon()
+
+    @property
+    def _is_pending(self) -> bool:
+        return self._message is not None or self._progress is not None or bool(self._log.entries)
+
+    async def _write_soon(self) -> None:
         wait = self._last + self._interval - asyncio.get_running_loop().time()
         if self._flush is not None:
             return
@@ -49,24 +71,31 @@ class Reporter:
 
     async def write(self) -> None:
         """Write what is pending now."""
-        if self._pending is not None:
+        if self._is_pending:
             await self._run.write(lambda task, _now, _config: task)
 
     def apply(self, task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
-        """The task with what is pending. Every write of the run passes through here."""
-        if self._pending is None:
+        """Return the task with what is pending. Every write of the run passes through here."""
+        if self._log.entries:
+            entries, skipped = self._log.apply()
+            task = edits.log(task, entries, skipped=skipped, config=config)
+        if self._message is None and self._progress is None:
             return task
-        self._applied = self._pending
-        message, progress = self._pending
-        return edits.report(task, message=message, progress=progress, now=now, config=config)
+        self._is_applied = True
+        reports, _ = self._reports.apply()
+        return edits.report(
+            task, message=self._message, progress=self._progress, reports=reports, now=now, config=config
+        )
 
     def written(self) -> None:
-        """What was applied is stored now."""
-        if self._applied is not None:
-            if self._pending is self._applied:  # else more was said meanwhile
-                self._pending = None
-            self._applied = None
-            self._last = asyncio.get_running_loop().time()
+        """Forget what was applied: it is stored now."""
+        if not self._is_pending:
+            return
+        self._log.written()
+        self._reports.written()
+        if self._is_applied:  # else more was reported meanwhile
+            self._message = self._progress = None
+        self._last = asyncio.get_running_loop().time()
 
     def close(self) -> None:
         if self._flush is not None:
@@ -77,3 +106,32 @@ class Reporter:
         self._flush = None
         with suppress(PerdureError):
             await self.write()
+
+
+class _Unwritten(Generic[T]):
+    """The newest entries that were not written yet."""
+
+    def __init__(self, maximum: int) -> None:
+        self.entries: list[T] = []
+        self._maximum = maximum
+        self._skipped = 0
+        """The number of older entries that were dropped."""
+        self._applied = 0
+        """How many entries, with the dropped ones, are in the write that is being tried."""
+
+    def add(self, entry: T) -> None:
+        self.entries.append(entry)
+        if len(self.entries) > self._maximum:
+            del self.entries[0]
+            self._skipped += 1
+
+    def apply(self) -> tuple[list[T], int]:
+        """Return the entries to write, and how many before them were dropped."""
+        self._applied = self._skipped + len(self.entries)
+        return self.entries, self._skipped
+
+    def written(self) -> None:
+        """Remove what was applied."""
+        del self.entries[: max(0, self._applied - self._skipped)]
+        self._skipped = max(0, self._skipped - self._applied)
+        self._applied = 0

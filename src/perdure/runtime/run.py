@@ -15,12 +15,16 @@ from math import inf
 from random import uniform
 from typing import cast
 
+from msgspec.structs import replace
+
 from ..storage.errors import StorageError
 from ..storage.time_types import to_seconds
-from ..tasks import InputRequest, Snapshot, Status, StoreConfig, TaskStore, expiry_and_deadlines
+from ..tasks import InputRequest, LogLevel, Snapshot, Status, StoreConfig, TaskStore, expiry_and_deadlines
+from ..tasks.canonical_json import JsonLike
 from ..tasks.errors import ClaimLost
 from ..tasks.inputs import Input, check_repeated
 from ..tasks.store import Edit
+from ..tasks.task_log import log_entry
 from . import telemetry
 from .cancellation import Cancellation
 from .config import RuntimeConfig
@@ -32,7 +36,7 @@ from .reporter import Reporter
 from .settlement import Settlement
 from .slots import Slot
 from .stopwatch import Stopwatch
-from .task import Task
+from .task import Task, set_current_task
 from .threads import call_in_thread
 from .waiting import changed_within
 
@@ -74,6 +78,11 @@ class Run:
     @property
     def limits(self) -> StoreConfig:
         return self._store.config
+
+    @property
+    def has_retries(self) -> bool:
+        """Whether the task is run again if this attempt fails."""
+        return self.snapshot.task.failures < self._function.retries
 
     # From beginning to end
 
@@ -120,6 +129,7 @@ class Run:
 
     async def _invoke(self) -> Result:
         task = Task(self)
+        set_current_task(task)
         handler = self._function.handler
         try:
             if self._function.is_async:
@@ -204,6 +214,13 @@ class Run:
             raise
         self.reporter.written()
 
+    async def log(self, level: LogLevel, message: JsonLike, logger: str | None) -> None:
+        """Add an entry to the log of the task."""
+        entry = log_entry(
+            self._store.clock(), level, message, logger, max_length=self.limits.max_message_length
+        )
+        await self.reporter.log(entry)
+
     def _with_report(self, edit: Edit) -> Edit:
         """The edit, together with what the function has reported meanwhile."""
         return lambda task, now, config: edit(self.reporter.apply(task, now, config), now, config)
@@ -266,6 +283,8 @@ class Run:
         If too many runs wait already, this one is suspended, and run again when it is answered.
         """
         check_repeated(self.snapshot.task.inputs, requests)
+        if self._function.input_deadline is not None:
+            requests = {key: self._with_deadline(each) for key, each in requests.items()}
         if self._lacks(requests):
             with self._slot.reserve_wait() as may_wait:
                 await self._ask_and_wait(requests, may_wait=may_wait)
@@ -274,6 +293,10 @@ class Run:
             if each.error is not None:
                 raise InputFailed(key, each.error)
         return answered
+
+    def _with_deadline(self, request: InputRequest) -> InputRequest:
+        deadline = self._function.input_deadline if request.deadline is None else request.deadline
+        return replace(request, deadline=deadline)
 
     def check_askable(self, requests: Mapping[str, InputRequest]) -> None:
         """Raise ClientCannotAnswer if the client of the task cannot be asked what is new of this."""

@@ -8,12 +8,15 @@ from contextlib import aclosing, asynccontextmanager, suppress
 
 from msgspec import UNSET, UnsetType
 
+from ..storage import Micros
 from ..storage.errors import OutcomeUnknown
 from ..storage.time_types import Duration, to_milliseconds, to_seconds
-from ..tasks import NewTask, Owner, Snapshot, Status, TaskStore, edits
+from ..tasks import NewTask, Owner, Snapshot, Status, StoreConfig, TaskRecord, TaskStore, edits
 from ..tasks.canonical_json import JsonLike
+from ..tasks.inputs import InputError
 from ..tasks.lifecycle import ACTIVE_STATUSES
 from ..tasks.stored_task import LEASES, TASKS
+from ..tasks.variables_and_checkpoint import check_from_client
 from . import lease as leases
 from . import telemetry
 from .config import RuntimeConfig
@@ -157,9 +160,41 @@ class Runtime:
             self.store, snapshot, lambda task, now, config: edits.cancel(task, now=now, config=config)
         )
 
-    async def answer(self, owner: Owner, task_id: str, answers: Mapping[str, JsonLike]) -> Snapshot:
-        """Answer what the task asked. When all is answered, it goes on, wherever it runs."""
-        return await self.store.update(owner, task_id, lambda read: self.store.answer(read, answers))
+    async def answer(
+        self,
+        owner: Owner,
+        task_id: str,
+        answers: Mapping[str, JsonLike],
+        variables: Mapping[str, JsonLike] = {},
+    ) -> Snapshot:
+        """Store answers to questions of the task, and set variables: all of it in one write, or nothing.
+
+        After the last answer the task resumes, wherever it runs. Keys that are not outstanding are ignored.
+        Raise MalformedAnswer if an answer does not match its form, and TerminalTask if the task has ended.
+        """
+        from ..tasks.form_validation import check_form  # noqa: PLC0415 (jsonschema is slow to import)
+
+        check_from_client(variables)
+
+        def edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
+            changed = task
+            if variables:
+                changed = edits.set_variables(changed, variables, now=now, config=config)
+            if answers:
+                changed = edits.answer(changed, answers, now=now, config=config)  # checks the limits first
+            for key in task.outstanding.keys() - changed.outstanding.keys():
+                check_form(key, task.inputs[key], answers[key])
+            return changed
+
+        return await self.store.update(owner, task_id, lambda read: self.store.edit(read, edit))
+
+    async def fail_question(self, owner: Owner, task_id: str, key: str, error: InputError) -> Snapshot:
+        """Store a JSON-RPC error as the answer to a question. Raise TerminalTask if the task has ended."""
+
+        def edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
+            return edits.fail_question(task, key, error, now=now, config=config)
+
+        return await self.store.update(owner, task_id, lambda read: self.store.edit(read, edit))
 
     async def wait(self, owner: Owner, task_id: str, timeout: Duration | None = None) -> Snapshot:  # noqa: ASYNC109
         """The task once it has ended. TimeoutError if it has not within so many seconds.

@@ -7,22 +7,79 @@ A plain function, which runs in a thread, calls the coroutines through `anyio.fr
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NoReturn, cast
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    NoReturn,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    cast,
+    overload,
+)
 
-from ..tasks import InputKind, InputRequest, Json, Owner, Progress, TaskId, Variables, canonical_json, edits
+import msgspec
+
+from ..storage.time_types import Duration, to_seconds
+from ..tasks import (
+    InputKind,
+    InputRequest,
+    Json,
+    LogLevel,
+    Owner,
+    Progress,
+    TaskId,
+    Variables,
+    canonical_json,
+    edits,
+)
 from ..tasks.canonical_json import JsonLike
 from ..tasks.errors import InvalidValue
-from ..tasks.inputs import ElicitationAnswer, Input, RootsAnswer, SamplingAnswer
-from .cancellation import Cancellation
+from ..tasks.inputs import Capability, ElicitationAnswer, Input, Root, RootsAnswer
 from .errors import TaskCancelled
 
 if TYPE_CHECKING:
     from .run import Run
 
 
+class Model(Protocol):
+    """A pydantic model."""
+
+    @classmethod
+    def model_json_schema(cls) -> dict[str, Any]: ...
+    @classmethod
+    def model_validate(cls, obj: Any) -> Any: ...  # noqa: ANN401
+
+
+M = TypeVar("M", bound=Model)
+D = TypeVar("D")
+
+
+class Accepted(msgspec.Struct, Generic[D], frozen=True):
+    """The user submitted the form of `task.elicit`, or agreed to open the page of `task.elicit_url`."""
+
+    data: D
+    """What was submitted: a model if one was asked for, else the values by field."""
+    action: Literal["accept"] = "accept"
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """The user declined, or closed the form without a decision."""
+
+    action: Literal["decline", "cancel"]
+    data: None = None
+
+
+Elicited: TypeAlias = Accepted[D] | Refused
+"""The answer to `task.elicit`. Its `action` tells type checkers whether there is `data`."""
+
+
 class Task:
-    """A task while it is worked on."""
+    """A task while its function runs."""
 
     def __init__(self, run: Run, scope: str = "") -> None:
         self._run = run
@@ -38,9 +95,13 @@ class Task:
             "@server.tool()",
         )
 
-    def within(self, part: str) -> Task:
-        """The same task for a part of its work, which numbers its questions for itself."""
+    def scoped(self, part: str) -> Task:
+        """Return the same task for a part of its work, which numbers its questions for itself."""
         return Task(self._run, f"{self._scope}{part}-")
+
+    def again(self) -> Task:
+        """Return the same task for a function that is called again, and asks its first question first."""
+        return Task(self._run, self._scope)
 
     @property
     def id(self) -> TaskId:
@@ -52,12 +113,19 @@ class Task:
 
     @property
     def params(self) -> Json:
-        """What the task was created with."""
+        """What the task was created with: the stored call."""
         return self._run.snapshot.task.original_params
 
     @property
+    def arguments(self) -> Mapping[str, Json]:
+        """The arguments of the call."""
+        params = self.params
+        arguments = params.get("arguments") if isinstance(params, dict) else None
+        return arguments if isinstance(arguments, dict) else {}
+
+    @property
     def meta(self) -> Json:
-        """The `_meta` of the request that became the task, where there was one."""
+        """The `_meta` of the request that became the task, if there was one."""
         return self._run.snapshot.task.meta
 
     @property
@@ -66,19 +134,24 @@ class Task:
         return self._run.attempt
 
     @property
-    def last_failure(self) -> str | None:
-        """Why the attempt before this one came to nothing."""
+    def has_retries(self) -> bool:
+        """Whether the function is run again if this attempt fails with an exception that may be retried."""
+        return self._run.has_retries
+
+    @property
+    def last_error(self) -> str | None:
+        """Why the attempt before this one failed."""
         return self._run.snapshot.task.last_failure
 
     # State that survives
 
     @property
     def variables(self) -> Variables:
-        """State that is shared with the client, as last seen here: it may have set some of it."""
+        """State that is shared with the client, as last read here: the client may have set some of it."""
         return self._run.snapshot.task.variables
 
     async def set_variables(self, changes: Mapping[str, JsonLike]) -> Variables:
-        """Merge into the variables; they are stored when this returns. `None` takes one away."""
+        """Merge into the variables; they are stored when this returns. `None` removes a name."""
         await self._run.write(
             lambda task, now, config: edits.set_variables(task, changes, now=now, config=config)
         )
@@ -96,49 +169,106 @@ class Task:
         )
         return self.checkpoint
 
-    async def report(
-        self, message: str | None = None, done: float | None = None, total: float | None = None
+    async def report_progress(
+        self, progress: float | None = None, total: float | None = None, message: str | None = None
     ) -> None:
-        """Say how far the work is. Cheap: what is said too often is written a few times a second."""
-        progress = None if done is None else Progress(done=done, total=total)
-        await self._run.reporter.report(message, progress)
+        """Report how far the work is. Frequent reports are combined, and written a few times a second."""
+        reported = None if progress is None else Progress(done=progress, total=total)
+        await self._run.reporter.report(message, reported)
+
+    async def log(self, level: LogLevel, message: JsonLike, *, logger: str | None = None) -> None:
+        """Add an entry to the log of the task, which keeps the newest 200 for operators.
+
+        Entries in quick succession are written together. If one cannot be written, that is not an error of
+        the function.
+        """
+        await self._run.log(level, message, logger)
 
     # Asking the client
 
     @property
-    def inputs(self) -> Mapping[str, Input]:
-        """Everything that was ever asked, by key, with its answer where there is one."""
+    def questions(self) -> Mapping[str, Input]:
+        """Everything that was ever asked, by key, with its answer if there is one."""
         return self._run.snapshot.task.inputs
 
+    @property
+    def client_capabilities(self) -> tuple[str, ...]:
+        """What can be asked: what the client declared, or everything if operators may answer too."""
+        task = self._run.snapshot.task
+        if task.client_can is None or task.operators_answer:
+            return tuple(Capability)
+        return task.client_can
+
+    @overload
+    async def elicit(
+        self, message: str, schema: type[M], *, key: str | None = None, deadline: Duration | None = None
+    ) -> Elicited[M]: ...
+    @overload
     async def elicit(
         self,
         message: str,
-        schema: JsonLike = None,
+        schema: Mapping[str, JsonLike] | None = None,
         *,
         key: str | None = None,
-        deadline: float | None = None,
-    ) -> ElicitationAnswer:
-        """Ask the user. Returns at once if an earlier attempt has the answer already.
+        deadline: Duration | None = None,
+    ) -> Elicited[dict[str, Any]]: ...
+    async def elicit(
+        self,
+        message: str,
+        schema: type[Model] | Mapping[str, JsonLike] | None = None,
+        *,
+        key: str | None = None,
+        deadline: Duration | None = None,
+    ) -> Elicited[Any]:
+        """Ask the user for a form: a pydantic model, or a JSON schema. Returns at once if an earlier attempt
+        has the answer already.
 
-        If there is no answer within `deadline` seconds (by default the ttl of the task), the task fails.
-        Raises ClientCannotAnswer if the client did not declare that it can be asked, and InputFailed if it
-        answers with a JSON-RPC error.
+        If there is no answer within `deadline` (by default the ttl of the task), the task fails. Raises
+        ClientCannotAnswer if the client did not declare that it can be asked, and InputFailed if it answers
+        with a JSON-RPC error.
         """
-        params: JsonLike = {"mode": "form", "message": message, "requestedSchema": schema or _NOTHING_ASKED}
-        asked = await self._ask_one(InputKind.ELICITATION, params, key, deadline)
-        return cast("ElicitationAnswer", asked.answer)
+        is_model = isinstance(schema, type)
+        form: JsonLike = _form_of(schema.model_json_schema()) if is_model else schema or EMPTY_FORM
+        params: JsonLike = {"mode": "form", "message": message, "requestedSchema": form}
+        asked = await self.ask_one(InputKind.ELICITATION, params, key=key, deadline=deadline)
+        answer = cast("ElicitationAnswer", asked.answer)
+        if answer.action != "accept":
+            return Refused(answer.action)
+        return Accepted(schema.model_validate(answer.values) if is_model else answer.values)
+
+    async def elicit_url(
+        self, message: str, url: str, *, key: str | None = None, deadline: Duration | None = None
+    ) -> Elicited[None]:
+        """Ask the user to open a page. The answer says whether the user agreed, not what happened there."""
+        name = key or self._question_key(InputKind.ELICITATION, {"message": message, "url": url})
+        params: JsonLike = {
+            "mode": "url",
+            "message": message,
+            "url": url,
+            "elicitationId": f"{self.id}-{name}",
+        }
+        asked = await self.ask_one(InputKind.ELICITATION, params, key=name, deadline=deadline)
+        action = cast("ElicitationAnswer", asked.answer).action
+        return Accepted(None) if action == "accept" else Refused(action)
 
     async def sample(
-        self, params: JsonLike, *, key: str | None = None, deadline: float | None = None
-    ) -> SamplingAnswer:
-        """Ask the client's model. `params` are those of `sampling/createMessage`."""
-        asked = await self._ask_one(InputKind.SAMPLING, params, key, deadline)
-        return cast("SamplingAnswer", asked.answer)
+        self,
+        messages: Sequence[Mapping[str, JsonLike]],
+        *,
+        max_tokens: int,
+        key: str | None = None,
+        deadline: Duration | None = None,
+        **params: JsonLike,
+    ) -> dict[str, Any]:
+        """Ask the client's model. Messages, `params` and the result are those of `sampling/createMessage`."""
+        request: JsonLike = {"messages": list(messages), "maxTokens": max_tokens, **params}
+        asked = await self.ask_one(InputKind.SAMPLING, request, key=key, deadline=deadline)
+        return cast("dict[str, Any]", asked.raw_answer)
 
-    async def roots(self, *, key: str | None = None, deadline: float | None = None) -> RootsAnswer:
-        """Ask the client where it lets the server look."""
-        asked = await self._ask_one(InputKind.ROOTS, None, key, deadline)
-        return cast("RootsAnswer", asked.answer)
+    async def list_roots(self, *, key: str | None = None, deadline: Duration | None = None) -> list[Root]:
+        """Ask the client for the directories to which it gives access."""
+        asked = await self.ask_one(InputKind.ROOTS, None, key=key, deadline=deadline)
+        return cast("RootsAnswer", asked.answer).roots
 
     def check_askable(self, requests: Mapping[str, InputRequest]) -> None:
         """Raise ClientCannotAnswer if the client did not declare that it can be asked one of these."""
@@ -152,31 +282,74 @@ class Task:
         """
         return await self._run.ask(requests)
 
-    async def _ask_one(
-        self, kind: InputKind, params: JsonLike, key: str | None, deadline: float | None
+    async def ask_one(
+        self,
+        kind: InputKind,
+        params: JsonLike,
+        *,
+        key: str | None = None,
+        deadline: Duration | None = None,
     ) -> Input:
-        request = InputRequest(kind=kind, params=params, deadline=deadline)
-        name = key or self._next_key(request)
+        """Ask one thing. Without a key, it is known by its order among the questions and by its contents."""
+        seconds = None if deadline is None else to_seconds(deadline)
+        name = key or self._question_key(kind, params)
+        request = InputRequest(kind=kind, params=params, deadline=seconds)
         return (await self._run.ask({name: request}))[name]
 
-    def _next_key(self, request: InputRequest) -> str:
-        """A key that is the same again when the function is run again and asks the same in the same order."""
+    def _question_key(self, kind: InputKind, params: JsonLike) -> str:
+        """Return a key that is the same if the function is run again and asks the same in the same order."""
         self._questions += 1
-        text = canonical_json.encode_checked("inputs", request.params)
-        digest = hashlib.blake2b(request.kind.encode() + b"\0" + bytes(text), digest_size=6).hexdigest()
+        text = canonical_json.encode_checked("inputs", params)
+        digest = hashlib.blake2b(kind.encode() + b"\0" + bytes(text), digest_size=6).hexdigest()
         return f"{self._scope}{self._questions}-{digest}"
 
-    # Being cancelled
+    # Cancellation
 
-    @property
-    def cancellation(self) -> Cancellation:
-        """Whether the task should end. A coroutine is cancelled besides; a thread must look here."""
-        return self._run.cancellation
+    def is_cancelled(self) -> bool:
+        """Return whether the task should end. A coroutine is cancelled besides; a thread must ask here."""
+        return self._run.cancellation.is_requested
 
     def check_cancelled(self) -> None:
-        """Raise TaskCancelled if the task should end: for plain functions, now and then."""
-        if self._run.cancellation.is_requested:
+        """Raise TaskCancelled if the task should end. For plain functions, which call it now and then."""
+        if self.is_cancelled():
             raise TaskCancelled
 
 
-_NOTHING_ASKED: JsonLike = {"type": "object", "properties": {}}
+EMPTY_FORM: JsonLike = {"type": "object", "properties": {}}
+
+
+def _form_of(schema: dict[str, Any]) -> JsonLike:
+    """Return the schema of a model as forms allow it: a field that may be None is one that may be missing."""
+    properties: dict[str, Any] = schema.get("properties", {})
+    return {**schema, "properties": {name: _field_of(each) for name, each in properties.items()}}
+
+
+def _field_of(schema: dict[str, Any]) -> dict[str, Any]:
+    types = [each for each in schema.get("anyOf", ()) if each != {"type": "null"}]
+    if len(types) != 1:
+        return schema
+    rest = {name: value for name, value in schema.items() if name != "anyOf"}
+    if rest.get("default") is None:
+        rest.pop("default", None)
+    return {**types[0], **rest}
+
+
+_current: ContextVar[Task | None] = ContextVar("perdure_current_task", default=None)
+
+
+def current_task() -> Task:
+    """Return the task whose function runs here. Raise RuntimeError outside of a task."""
+    task = _current.get()
+    if task is None:
+        raise RuntimeError("no task runs here; current_task() works in a durable function, and what it calls")
+    return task
+
+
+def find_current_task() -> Task | None:
+    """Return the task whose function runs here, or None."""
+    return _current.get()
+
+
+def set_current_task(task: Task) -> None:
+    """Let `current_task` return this task from now on, in the current context."""
+    _current.set(task)

@@ -85,13 +85,13 @@ async def _poll_accounts(task: Task, feeds: Feeds, sample: SampleFeeds, names: l
     )
     accounts = [each for each in accounts if sample.owns(each.account)]
     for number, account in enumerate(accounts):
-        await task.report(f"reading {account.handle}", number, len(accounts))
+        await task.report_progress(number, len(accounts), f"reading {account.handle}")
         if (account.last_polled_at or 0) < started:
             try:
                 await feeds.poll(account.account)
             except PollInProgress as error:
                 raise Again(str(error), after=LEASE_SECONDS) from error
-    await task.report(f"{len(accounts)} account(s) read", len(accounts), len(accounts))
+    await task.report_progress(len(accounts), len(accounts), f"{len(accounts)} account(s) read")
     return {"accounts": len(accounts), "items": await feeds.store.count_items()}
 
 

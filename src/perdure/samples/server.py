@@ -45,10 +45,11 @@ def add_report_tools(server: MCPServer[object], tasks: Tasks) -> None:
         """Write a twelve-page report. Takes about a minute and survives a server restart."""
         first = task.checkpoint.get_int("page", 0) + 1
         for page in range(first, PAGES + 1):
-            await task.report(f"writing page {page} of {PAGES}, attempt {task.attempt}", page - 1, PAGES)
+            message = f"writing page {page} of {PAGES}, attempt {task.attempt}"
+            await task.report_progress(page - 1, PAGES, message)
             await anyio.sleep(seconds / PAGES)
             await task.save_checkpoint({"page": page})
-        await task.report(f"{PAGES} pages written", PAGES, PAGES)
+        await task.report_progress(PAGES, PAGES, f"{PAGES} pages written")
         return (
             f"{year} report: {PAGES} pages, finished by attempt {task.attempt}, which started at page {first}"
         )
@@ -60,14 +61,14 @@ def add_report_tools(server: MCPServer[object], tasks: Tasks) -> None:
         answer = await task.elicit(f"Who signs the {year} report?", NAME_FORM)
         if answer.action != "accept":
             return f"the {year} report is not signed"
-        return f"the {year} report is signed by {answer.values['name']}"
+        return f"the {year} report is signed by {answer.data['name']}"
 
     @server.tool()
     @tasks.durable(operators_answer=True)
     async def approve_report(year: int, task: Task) -> str:
         """Ask whether a report is approved. An operator can answer on the dashboard."""
         answer = await task.elicit(f"Is the {year} report approved?", APPROVAL_FORM)
-        is_approved = answer.action == "accept" and answer.values["approved"]
+        is_approved = answer.action == "accept" and answer.data["approved"]
         return f"the {year} report is {'approved' if is_approved else 'not approved'}"
 
     @server.tool()

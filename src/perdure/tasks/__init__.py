@@ -13,6 +13,7 @@ from .listing import TaskFilter, TaskPage
 from .owner import Owner
 from .store import PurgeResult, TaskStore
 from .stored_task import Snapshot
+from .task_log import LogEntry, LogLevel
 from .task_record import Failure, Outcome, Progress, Success, TaskId, TaskRecord
 from .variables_and_checkpoint import Variables
 
@@ -22,6 +23,8 @@ __all__ = [
     "InputKind",
     "InputRequest",
     "Json",
+    "LogEntry",
+    "LogLevel",
     "NewTask",
     "Outcome",
     "Owner",

@@ -59,6 +59,8 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_meta_size_bytes: int = 64 * KIB
     max_message_length: int = 4 * KIB
     """Maximum number of characters in a status message."""
+    max_log_size_bytes: int = 64 * KIB
+    """Maximum size of the log of a task. Older entries are removed."""
     max_name_length: int = 256
     """Maximum number of bytes in a method or function name, session id, idempotency key or input key."""
     max_inputs: int = 64

@@ -6,7 +6,7 @@ second request to cancel, returns the same object; the store then writes nothing
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 
 import msgspec
@@ -15,13 +15,14 @@ from msgspec.structs import replace
 
 from ..storage.limits import MAX_LANE_BYTES
 from ..storage.records_and_changes import Micros
-from . import attempt_history, canonical_json, expiry_and_deadlines, inputs
+from . import attempt_history, canonical_json, expiry_and_deadlines, inputs, task_log
 from .canonical_json import JsonLike, check_integer, check_name, check_size, check_text
 from .config import MAX_TTL_MS, StoreConfig, check_poll_interval
 from .errors import InvalidValue, LimitExceeded
 from .inputs import Capability, Input, InputError, InputRequest
 from .lifecycle import Status, check_active, check_transition
 from .owner import Owner
+from .task_log import MAX_LOG_ENTRIES, MAX_REPORTS_BYTES, MAX_REPORTS_KEPT, LogEntry, Report
 from .task_record import (
     Failure,
     OptionalJson,
@@ -114,10 +115,11 @@ def report(
     *,
     message: str | None = None,
     progress: Progress | None = None,
+    reports: Sequence[Report] = (),
     now: Micros,
     config: StoreConfig,
 ) -> TaskRecord:
-    """Set the status message, the progress, or both."""
+    """Set the status message, the progress, or both; `reports` are the reports that led to this progress."""
     check_active(task.status)
     if message is not None:
         check_text("status_message", message, config.max_message_length)
@@ -126,9 +128,30 @@ def report(
         now,
         status_message=task.status_message if message is None else message,
         progress=task.progress if progress is None else progress,
+        reports_json=task_log.append(
+            task.reports_json, reports, max_entries=MAX_REPORTS_KEPT, max_bytes=MAX_REPORTS_BYTES
+        ),
     )
     is_new = (reported.status_message, reported.progress) != (task.status_message, task.progress)
     return _progressed(reported) if is_new else reported
+
+
+def log(
+    task: TaskRecord, entries: Sequence[LogEntry], *, skipped: int = 0, config: StoreConfig
+) -> TaskRecord:
+    """Add entries to the log; `skipped` entries before them are only counted.
+
+    Clients do not see the log in the task, so the time of the last update stays.
+    """
+    check_active(task.status)
+    added = task_log.append(
+        task.log_json,
+        entries,
+        skipped=skipped,
+        max_entries=MAX_LOG_ENTRIES,
+        max_bytes=config.max_log_size_bytes,
+    )
+    return task if added is task.log_json else replace(task, log_json=added)
 
 
 def set_variables(

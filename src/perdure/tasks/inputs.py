@@ -144,6 +144,11 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             return None
         return msgspec.convert(canonical_json.decode(self.answer_json), _ANSWER_TYPES[self.kind])
 
+    @property
+    def raw_answer(self) -> Json:
+        """The answer as the client sent it; None if there is none, or if it is an error."""
+        return canonical_json.decode(self.answer_json)
+
     def is_question(self, request: InputRequest) -> bool:
         """Return whether a request asks this same question."""
         return self.kind is request.kind and self.params == canonical_json.decode(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from ..storage import Address, Record, Replace, Space, Tag
 from . import edits, expiry_and_deadlines
@@ -46,8 +48,9 @@ class Snapshot(msgspec.Struct, frozen=True):
         """Return a snapshot of the changed task, and the storage change that must be committed."""
         lane, wake_at = edits.timer(task)
         reserve_bytes = 0 if _adds_content(self.task, task) else BOOKKEEPING_RESERVE_BYTES
+        task, body = _encode(task, config, reserve_bytes)
         change = self.record.replace_with(
-            body=_body(task, config, reserve_bytes),
+            body=body,
             tag=_tag(task),
             expires_at=expiry_and_deadlines.expires_at(task),
             lane=lane,
@@ -59,12 +62,13 @@ class Snapshot(msgspec.Struct, frozen=True):
 def new_snapshot(task: TaskRecord, config: StoreConfig) -> Snapshot:
     """Return the snapshot of a new task, which is not stored yet."""
     lane, wake_at = edits.timer(task)
+    task, body = _encode(task, config)
     record = Record(
         space=TASKS,
         partition=partition_of(task.owner, task.task_id),
         key=task.task_id,
         order=task.created_at,
-        body=_body(task, config),
+        body=body,
         tag=_tag(task),
         expires_at=expiry_and_deadlines.expires_at(task),
         lane=lane,
@@ -100,7 +104,12 @@ def _adds_content(before: TaskRecord, after: TaskRecord) -> bool:
     )
 
 
-def _body(task: TaskRecord, config: StoreConfig, reserve_bytes: int = 0) -> str:
+def _encode(task: TaskRecord, config: StoreConfig, reserve_bytes: int = 0) -> tuple[TaskRecord, str]:
+    """Return the task as it is stored, and its body. A task without space for its log loses the log."""
+    max_bytes = config.max_record_size_bytes + reserve_bytes
     body = encode_task(task)
-    check_size("task", body, config.max_record_size_bytes + reserve_bytes)
-    return body.decode()
+    if len(body) > max_bytes:
+        task = replace(task, log_json=UNSET, reports_json=UNSET)
+        body = encode_task(task)
+    check_size("task", body, max_bytes)
+    return task, body.decode()

@@ -22,6 +22,7 @@ from .errors import CorruptRecord, InvalidValue
 from .inputs import Capability, Input
 from .lifecycle import Status
 from .owner import Owner
+from .task_log import LogEntry, NewestEntries, Report, decode_log, decode_reports
 from .variables_and_checkpoint import Variables
 
 TASK_FORMAT = 1
@@ -180,6 +181,10 @@ class TaskRecord(
     inputs: dict[str, Input] = {}
     """All questions of the task by key, with their answers."""
     progress: Progress | None = None
+    reports_json: OptionalJson = msgspec.field(default=UNSET, name="reports")
+    """The newest progress reports, so that a client can receive each of several that one write stored."""
+    log_json: OptionalJson = msgspec.field(default=UNSET, name="log")
+    """The newest log entries of the function. They are removed if the task needs the space."""
     cancel_requested_at: Micros | None = None
     """When a cancellation was requested. The worker then cancels the task."""
     function: str | None = None
@@ -237,6 +242,14 @@ class TaskRecord(
     @property
     def attempt_history(self) -> tuple[Attempt, ...]:
         return decode_attempts(self.attempt_history_json)
+
+    @property
+    def reports(self) -> NewestEntries[Report]:
+        return decode_reports(self.reports_json)
+
+    @property
+    def log(self) -> NewestEntries[LogEntry]:
+        return decode_log(self.log_json)
 
     def can_ask(self, capability: Capability) -> bool:
         """Return whether the client declared this capability. A task without a client can ask anything."""

@@ -177,7 +177,7 @@ class TaskPages:
         }
         fragments = {
             name: self._renderer.fragment(name, name, context)
-            for name in ("summary", "timeline", "arguments", "variables", "checkpoint", "outcome")
+            for name in ("summary", "timeline", "arguments", "variables", "checkpoint", "log", "outcome")
         }
         questions = {
             f"question-{digest(question.key)}-{question.asked_at}": question for question in detail.questions

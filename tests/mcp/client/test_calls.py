@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 from mcp.client.session import ClientRequestContext
@@ -13,7 +12,7 @@ from mcp.client.stdio import StdioServerParameters
 from mcp.shared.exceptions import MCPError
 from mcp_types import REQUEST_TIMEOUT, ElicitRequestParams, ElicitResult
 
-from perdure.mcp.client.errors import WasCancelled
+from perdure.mcp.client.errors import TaskWasCancelled
 
 from ...conditions import wait_until
 from ..raw_clients import Client2026, Json
@@ -94,7 +93,7 @@ async def test_a_server_over_stdin_and_stdout_is_served_too(mode: Mode) -> None:
     start = "from tests.mcp.conformance_server import make_server; make_server('memory:')[0].run('stdio')"
     server = StdioServerParameters(command=sys.executable, args=["-c", start], cwd=ROOT)
     person = Answering({"confirm": True})
-    async with visiting(cast("Any", server), mode, person=person) as visitor:
+    async with visiting(server, mode, person=person) as visitor:
         assert text_of(await visitor.client.call_tool("confirm_delete", {"filename": "a"})) == "deleted a"
         task = await visitor.start("slow_compute", {"seconds": 0.1, "label": "it"})
         assert text_of(await task.wait(30)) == "computed it in 0.1 seconds"
@@ -198,5 +197,5 @@ async def test_a_call_whose_task_another_cancels_is_told_so(shop: ToolServer, ur
         calling = asyncio.create_task(visitor.client.call_tool("hold"))
         await wait_until(lambda: len(shop.watch.of("tasks/get")) > 0)
         await other.cancel(shop.watch.of("tasks/get")[0].params["taskId"])
-        with pytest.raises(WasCancelled):
+        with pytest.raises(TaskWasCancelled):
             await calling

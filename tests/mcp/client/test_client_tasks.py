@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from mcp_types import INVALID_PARAMS, CallToolResult
+from mcp_types import INVALID_PARAMS
 
 from perdure.mcp.client import ClientTask, TaskState
-from perdure.mcp.client.errors import MalformedTask, WasCancelled
+from perdure.mcp.client.errors import InvalidTaskResponse, TaskWasCancelled
 
 from ...conditions import wait_until
 from ..tool_helpers import text_of
@@ -40,7 +41,7 @@ async def test_a_handle_shows_its_task_and_waits_for_its_result(
         task = await visitor.start("hold", {"label": "it"})
         assert task.tool == "hold"
         assert (await task.status()).status == "working"
-        assert (await task.status()).task_id == task.task_id
+        assert (await task.status()).task_id == task.id
         shop.gate.set()
         assert text_of(await task.wait(20)) == "held it"
         assert (await task.status()).status == "completed"
@@ -77,9 +78,9 @@ async def test_a_cancelled_task_is_told_apart_from_one_that_failed(target: Targe
     async with visiting(target, mode) as visitor:
         task = await visitor.start("hold")
         await task.cancel()
-        with pytest.raises(WasCancelled) as raised:
+        with pytest.raises(TaskWasCancelled) as raised:
             await task.wait(10)
-        assert raised.value.task_id == task.task_id
+        assert raised.value.task_id == task.id
         broken = await visitor.start("break_off")
         assert told_by(await raised_by(broken.wait(10)))[0] == -32042
 
@@ -91,9 +92,9 @@ async def test_a_task_that_is_cancelled_by_another_while_it_is_waited_for_is_tol
     async with visiting(url, mode) as one, visiting(url, mode) as other:
         task = await one.start("hold")
         waiting = asyncio.create_task(task.wait(20))
-        await wait_until(lambda: len(shop.watch.of("tasks/get", task.task_id)) > 0)
+        await wait_until(lambda: len(shop.watch.of("tasks/get", task.id)) > 0)
         await other.resume(task.save()).cancel()
-        with pytest.raises(WasCancelled):
+        with pytest.raises(TaskWasCancelled):
             await waiting
 
 
@@ -110,23 +111,25 @@ async def test_every_state_in_which_a_task_is_seen_is_shown(
         await waiting
 
     assert (states[0].status, states[-1].status) == ("working", "completed")
-    assert {state.task_id for state in states} == {task.task_id}
+    assert {state.task_id for state in states} == {task.id}
 
 
 @BOTH
-async def test_a_tool_that_is_not_durable_gives_its_result_at_once(target: Target, mode: Mode) -> None:
+async def test_a_call_that_is_answered_at_once_is_a_task_that_has_ended(target: Target, mode: Mode) -> None:
     async with visiting(target, mode) as visitor:
-        result = await visitor.tasks.start(visitor.client, "greet", {"name": "Ada"})
-
-    assert isinstance(result, CallToolResult)
-    assert text_of(result) == "Hello, Ada!"
+        task = await visitor.start("greet", {"name": "Ada"})
+        for each in (task, visitor.resume(task.save())):
+            assert (each.id, each.tool) == ("", "greet")
+            assert (await each.status()).status == "completed"
+            await each.cancel()
+            await each.answer({"key": {"action": "decline"}})
+            assert text_of(await each.wait(10)) == "Hello, Ada!"
 
 
 async def test_a_call_that_is_refused_starts_nothing(shop: ToolServer, target: Target) -> None:
     async with visiting(target) as visitor:
-        result = await visitor.tasks.start(visitor.client, "add", {"left": "two"})
-        assert isinstance(result, CallToolResult)
-        assert result.is_error
+        task = await visitor.start("add", {"left": "two"})
+        assert (await task.wait(10)).is_error
         assert await shop.statuses() == []
 
 
@@ -147,20 +150,12 @@ async def test_a_call_that_is_started_twice_with_one_key_is_one_task(
         again = await visitor.start("hold", {"label": "it"}, idempotency_key="once")
         other = await visitor.start("hold", {"label": "it"}, idempotency_key="twice")
 
-    assert first.task_id == again.task_id != other.task_id
-
-
-async def test_what_a_caller_says_in_meta_reaches_the_server_beside_the_key(shop: ToolServer) -> None:
-    async with visiting(shop.server) as visitor:
-        await visitor.start("hold", idempotency_key="once", meta={"test/why": "because"})
-
-    meta = shop.watch.of("tools/call")[0].params["_meta"]
-    assert (meta["test/why"], meta["perdure/idempotencyKey"]) == ("because", "once")
+    assert first.id == again.id != other.id
 
 
 async def test_at_2025_11_25_a_caller_says_how_long_its_task_is_kept(target: Target) -> None:
     async with visiting(target, "legacy") as visitor:
-        task = await visitor.start("hold", ttl=123_000)
+        task = await visitor.start("hold", ttl=timedelta(seconds=123))
         assert (await task.status()).ttl_ms == 2 * 123_000  # at least that long from now on
 
 
@@ -211,7 +206,7 @@ async def _is_asking(task: ClientTask) -> bool:
 )
 async def test_what_is_no_kept_handle_is_refused_by_name(url: str, kept: str) -> None:
     async with visiting(url) as visitor:
-        with pytest.raises(MalformedTask, match="not a saved task"):
+        with pytest.raises(InvalidTaskResponse, match="not a saved task"):
             visitor.resume(kept)
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import pytest
 from mcp.client import Client
 from mcp.client.extension import advertise
-from mcp_types import CallToolResult
 
 from perdure.mcp.client import ClientTasks
 from perdure.mcp.client.errors import (
-    CannotAnswer,
+    AnswersNotSupported,
     ClientTaskError,
-    MalformedTask,
-    NoTasks,
-    NotDeclared,
-    WasCancelled,
+    ConnectionLost,
+    ExtensionNotInstalled,
+    InvalidTaskResponse,
+    TasksNotSupported,
+    TaskWasCancelled,
+    WaitTimeout,
 )
 from perdure.storage.errors import PerdureError
 
@@ -29,9 +30,9 @@ async def test_a_client_without_the_extension_is_told_how_to_build_it(shop: Tool
     tasks = ClientTasks()
     for extensions in (None, [ClientTasks()], [advertise(EXTENSION)]):
         async with Client(url, extensions=extensions) as client:
-            with pytest.raises(NotDeclared, match=r"extensions=\[tasks\]"):
+            with pytest.raises(ExtensionNotInstalled, match=r"extensions=\[tasks\]"):
                 await tasks.start(client, "hold")
-            with pytest.raises(NotDeclared):
+            with pytest.raises(ExtensionNotInstalled):
                 tasks.resume(client, '{"task_id": "1", "tool": "hold"}')
 
     assert shop.watch.of("tools/call") == []
@@ -52,7 +53,7 @@ async def test_an_answer_that_is_no_task_is_called_so(shop: ToolServer, url: str
     shop.answers.changing["tasks/get"] = lambda task: {**task, **broken}
     async with visiting(url) as visitor:
         task = await visitor.start("hold")
-        with pytest.raises(MalformedTask):
+        with pytest.raises(InvalidTaskResponse):
             await task.wait(10)
 
 
@@ -61,12 +62,19 @@ async def test_a_question_that_is_none_is_no_question(shop: ToolServer, url: str
     shop.answers.changing["tasks/get"] = lambda task: {**task, **asked}
     async with visiting(url) as visitor:
         task = await visitor.start("hold")
-        with pytest.raises(MalformedTask):
+        with pytest.raises(InvalidTaskResponse):
             await task.wait(10)
 
 
 async def test_every_error_of_a_client_is_one_of_ours() -> None:
-    errors = (WasCancelled("1"), MalformedTask("it is none"), NotDeclared(), CannotAnswer())
+    errors = (
+        TaskWasCancelled("1"),
+        WaitTimeout(1, "1"),
+        ConnectionLost("it is closed"),
+        InvalidTaskResponse("it is none"),
+        ExtensionNotInstalled(),
+        AnswersNotSupported("1"),
+    )
 
     assert all(isinstance(error, ClientTaskError) for error in errors)
     assert issubclass(ClientTaskError, PerdureError)
@@ -76,10 +84,8 @@ async def test_every_error_of_a_client_is_one_of_ours() -> None:
 async def test_a_server_of_a_protocol_without_tasks_is_called_as_any(shop: ToolServer, version: str) -> None:
     shop.answers.changing["initialize"] = lambda answer: {**answer, "protocolVersion": version}
     async with visiting(shop.server, "legacy") as visitor:
-        result = await visitor.tasks.start(visitor.client, "greet", {"name": "Ada"})
-
-    assert isinstance(result, CallToolResult)
-    assert text_of(result) == "Hello, Ada!"
+        task = await visitor.start("greet", {"name": "Ada"})
+        assert text_of(await task.wait(10)) == "Hello, Ada!"
 
 
 async def test_a_handle_says_where_there_are_no_tasks(shop: ToolServer) -> None:
@@ -87,7 +93,7 @@ async def test_a_handle_says_where_there_are_no_tasks(shop: ToolServer) -> None:
     async with visiting(shop.server, "legacy") as visitor:
         task = visitor.tasks.resume(visitor.client, '{"task_id": "abc", "tool": "greet"}')
         for asking in (task.status, task.cancel, task.wait):
-            with pytest.raises(NoTasks, match="2025-06-18 has no tasks"):
+            with pytest.raises(TasksNotSupported, match="2025-06-18 has no tasks"):
                 await asking()
-        with pytest.raises(NoTasks):
+        with pytest.raises(TasksNotSupported):
             await task.answer({"key": {"action": "decline"}})

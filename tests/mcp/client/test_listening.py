@@ -27,7 +27,7 @@ async def test_a_client_that_is_told_hardly_asks(shop: ToolServer, target: Targe
         waiting = [asyncio.create_task(task.wait(90)) for task in (asked, told)]
 
         def looks(task: ClientTask) -> int:
-            return len(shop.watch.of("tasks/get", task.task_id))
+            return len(shop.watch.of("tasks/get", task.id))
 
         async def rests() -> bool:
             """Whether the one who is told does not ask while the other asks four times."""
@@ -160,7 +160,7 @@ async def test_a_client_that_leaves_ends_the_stream(shop: ToolServer, url: str) 
         await wait_until(lambda: len(shop.watch.of("subscriptions/listen")) > 0)
         await cancelled(waiting)
         (listening,) = shop.watch.of("subscriptions/listen")
-        assert listening.params["notifications"] == {"taskIds": [task.task_id]}
+        assert listening.params["notifications"] == {"taskIds": [task.id]}
         shop.gate.set()
         assert text_of(await task.wait(20)) == "held "
 

@@ -9,7 +9,7 @@ from mcp.client.session import ClientRequestContext
 from mcp_types import ElicitRequestParams, ElicitResult, ErrorData
 
 from perdure.mcp.client import ClientTask, TaskState
-from perdure.mcp.client.errors import CannotAnswer, WasCancelled
+from perdure.mcp.client.errors import AnswersNotSupported, TaskWasCancelled
 
 from ...conditions import wait_until
 from ..conformance_server import make_server
@@ -117,7 +117,7 @@ async def test_a_handle_whose_callback_refuses_is_told_so_and_can_still_be_cance
         assert (await task.status()).status == "input_required"
         await task.cancel()
         await shop.until_statuses("cancelled")
-        with pytest.raises(WasCancelled):
+        with pytest.raises(TaskWasCancelled):
             await task.wait(10)
 
 
@@ -140,7 +140,7 @@ async def test_questions_can_be_answered_by_hand_and_one_by_one(target: Target) 
 async def test_at_2025_11_25_questions_cannot_be_answered_by_hand(target: Target) -> None:
     async with visiting(target, "legacy") as visitor:
         task = await visitor.start("ask_two")
-        with pytest.raises(CannotAnswer, match="callbacks"):
+        with pytest.raises(AnswersNotSupported, match="callbacks"):
             await task.answer({"first": {"action": "decline"}})
         assert text_of(await task.wait(20)) == "first: Ada, second: Ada"
 

@@ -10,13 +10,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, cast
 
 import pytest
-from mcp.client import Client
+from mcp.client import Client, Transport
 from mcp.client.session import ClientRequestContext
+from mcp.client.stdio import StdioServerParameters
 from mcp.server import MCPServer
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
+    CallToolResult,
     CreateMessageRequestParams,
     CreateMessageResult,
     ElicitRequestParams,
@@ -43,7 +45,7 @@ SAMPLED: Json = {
 }
 Request: TypeAlias = ServerRequestContext[Any, Any]
 Mode: TypeAlias = Literal["auto", "legacy"]
-Target: TypeAlias = str | MCPServer[Any]
+Target: TypeAlias = str | MCPServer[Any] | StdioServerParameters | Transport
 
 BOTH = pytest.mark.parametrize("mode", ["auto", "legacy"])
 
@@ -108,17 +110,15 @@ class Answers:
 class ToolServer:
     """A server with tools that wait for a test, that ask, that fail."""
 
-    def __init__(self, url: str) -> None:
-        self.tasks = Tasks(url, runtime=FAST_CONFIG)
+    def __init__(self, url: str, **options: Any) -> None:
+        self.tasks = Tasks(url, runtime=FAST_CONFIG, **options)
         self.watch, self.answers = Watch(), Answers()
         self.gate = asyncio.Event()
         """What `hold` waits for."""
         self.held = 0
         """How often it came to wait."""
-        given: dict[str, Any] = {
-            **self.tasks.attach(),
-            "middleware": [self.watch, self.answers, self.tasks.middleware],
-        }
+        given: dict[str, Any] = {**self.tasks.attach()}
+        given["middleware"] = [self.watch, self.answers, *given["middleware"]]
         self.server: MCPServer[Any] = MCPServer("shop", version="1", log_level="ERROR", **given)
         add_tools(self)
         add_asking_tools(self)
@@ -171,13 +171,13 @@ def add_asking_tools(shop: ToolServer) -> None:
     tool, durable = shop.server.tool, shop.tasks.durable
 
     @tool()
-    @durable(retries=2, poll_interval=50)
+    @durable(retries=2, poll_interval=0.05)
     async def ask_all(task: Task) -> str:
         """Asks a person, a model, and where it may look; one after the other."""
         person = await task.elicit("Who?", NAME_FORM, key="person")
-        model = await task.sample(SAMPLED, key="model")
-        roots = await task.roots(key="roots")
-        return f"{person.values['name']}, {model.model}, {len(roots.roots)}"
+        model = await task.sample(SAMPLED["messages"], max_tokens=SAMPLED["maxTokens"], key="model")
+        roots = await task.list_roots(key="roots")
+        return f"{(person.data or {})['name']}, {model['model']}, {len(roots)}"
 
     @tool()
     @durable()
@@ -186,7 +186,7 @@ def add_asking_tools(shop: ToolServer) -> None:
         return (await task.elicit("Who?", NAME_FORM)).action
 
     @tool()
-    @durable(retries=2, poll_interval=50)
+    @durable(retries=2, poll_interval=0.05)
     async def ask_two(task: Task) -> str:
         """Asks two persons at once."""
         params = {"mode": "form", "message": "Who?", "requestedSchema": NAME_FORM}
@@ -236,9 +236,10 @@ class TaskClient:
     tasks: ClientTasks
 
     async def start(self, tool: str, arguments: Mapping[str, Any] = {}, **options: Any) -> ClientTask:
-        task = await self.tasks.start(self.client, tool, arguments, **options)
-        assert isinstance(task, ClientTask), task
-        return task
+        return await self.tasks.start(self.client, tool, arguments, **options)
+
+    async def call(self, tool: str, arguments: Mapping[str, Any] = {}, **options: Any) -> CallToolResult:
+        return await self.tasks.call(self.client, tool, arguments, **options)
 
     def resume(self, saved: str) -> ClientTask:
         return self.tasks.resume(self.client, saved)

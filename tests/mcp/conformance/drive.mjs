@@ -266,16 +266,18 @@ function shared(open) {
   };
 }
 
-// A task that asks, driven to its end. On 2025-11-25 the questions come on the stream of tasks/result, which
-// ext-tasks opens only after the end; so the drive opens it when the task says that it waits.
+// A task that asks, driven to its end by tasks/get alone: at 2025-11-25 ext-tasks calls tasks/result only after the
+// end, and expects the questions on any stream of its session.
 async function answered(session, name, args) {
+  return (await begun(session, name, args)).result();
+}
+
+// The same at 2025-11-25 as its text recommends: the result is requested as soon as the task says that it waits.
+async function answeredOnResult(session, name, args) {
   const execution = await begun(session, name, args);
-  if (session.port.taskCapabilities.generation === "v1") {
-    const controller = session.tasks.task(execution.handle.taskId);
-    const waits = (task) => task.status !== "working";
-    await until(() => controller.snapshot(), waits, "input_required");
-    await session.ask("tasks/result", { taskId: execution.handle.taskId });
-  }
+  const { taskId } = execution.handle;
+  await until(() => session.tasks.task(taskId).snapshot(), (task) => task.status !== "working", "input_required");
+  await session.ask("tasks/result", { taskId });
   return execution.result();
 }
 
@@ -491,6 +493,17 @@ const legacy = {
       const { taskId } = execution.handle;
       completed((await execution.settle()).outcome);
       same((await refusal(session.ask("tasks/cancel", { taskId }), "a late cancel")).code, -32602, "code");
+    }),
+
+  "two inputs at once": () =>
+    within(legacySession(accepting({ name: "both", confirm: true })), async (session) => {
+      completed(await answered(session, "multi_input", {}));
+    }),
+
+  "elicitation on the stream of the result": () =>
+    within(legacySession(accepting({ confirm: true })), async (session) => {
+      const args = { filename: "a.txt" };
+      return text(completed(await answeredOnResult(session, "confirm_delete", args)));
     }),
 
   "two inputs, one by one": async () => {

@@ -30,9 +30,9 @@ async def test_what_a_tool_reports_is_the_message_and_the_progress_of_its_task(b
 
     @bench.tool()
     async def work(task: Task) -> str:
-        await task.report("collecting", done=3, total=12)
+        await task.report_progress(3, 12, "collecting")
         await go_on.wait()
-        await task.report("binding", done=12.5)
+        await task.report_progress(12.5, message="binding")
         return "bound"
 
     async def reported(task_id: str) -> bool:
@@ -50,10 +50,8 @@ async def test_what_a_tool_reports_is_the_message_and_the_progress_of_its_task(b
     assert (done["statusMessage"], done["_meta"]["perdure/progress"]["done"]) == ("binding", 12.5)
 
 
-SAMPLE: Json = {
-    "messages": [{"role": "user", "content": {"type": "text", "text": "A title?"}}],
-    "maxTokens": 20,
-}
+MESSAGES: list[Json] = [{"role": "user", "content": {"type": "text", "text": "A title?"}}]
+SAMPLE: Json = {"messages": MESSAGES, "maxTokens": 20}
 SAMPLED: Json = {"role": "assistant", "content": {"type": "text", "text": "Dawn"}, "model": "m-1"}
 ROOTS: Json = {"roots": [{"uri": "file:///home", "name": "home"}, {"uri": "file:///tmp"}]}
 
@@ -63,11 +61,11 @@ def add_curious(bench: ToolServer) -> None:
     async def curious(task: Task) -> str:
         """Asks everything that can be asked."""
         person = await task.elicit("Who?", NAME_FORM, key="who")
-        title = await task.sample(SAMPLE, key="title")
-        roots = await task.roots(key="roots")
-        said = title.content["text"]
-        where = [(root.uri, root.name) for root in roots.roots]
-        return json.dumps([person.action, person.values, title.role, title.model, said, where])
+        title = await task.sample(MESSAGES, max_tokens=20, key="title")
+        roots = await task.list_roots(key="roots")
+        said = title["content"]["text"]
+        where = [(root.uri, root.name) for root in roots]
+        return json.dumps([person.action, person.data, title["role"], title["model"], said, where])
 
 
 CURIOUS = json.dumps(
@@ -120,13 +118,13 @@ async def test_a_tool_hears_that_somebody_would_not_answer(bench: ToolServer) ->
     @bench.tool()
     async def work(task: Task) -> str:
         answer = await task.elicit("Who?", NAME_FORM)
-        return f"{answer.action} {answer.values}"
+        return f"{answer.action} {answer.data}"
 
     async with bench.running():
         task_id = await bench.modern.start("work")
         asked = await bench.modern.until(task_id, "input_required")
         await bench.modern.update(task_id, dict.fromkeys(asked["inputRequests"], NO))
-        assert text_of(await bench.end_of(task_id)) == "decline {}"
+        assert text_of(await bench.end_of(task_id)) == "decline None"
 
 
 AGREEMENT: Json = {
@@ -146,8 +144,7 @@ async def test_answers_are_plain_values(bench: ToolServer, agree: bool) -> None:
     @bench.tool()
     async def sign(task: Task) -> str:
         answer = await task.elicit("Agreed?", AGREEMENT, key="sign")
-        assert answer.content == answer.values
-        return "signed" if answer.values["agree"] else f"not signed: {answer.values}"
+        return "signed" if answer.data and answer.data["agree"] else f"not signed: {answer.data}"
 
     content: Json = {"agree": agree, "copies": 2**53, "more": {"a": [1, None, "é"]}}
     async with bench.running():

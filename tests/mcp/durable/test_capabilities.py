@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 FORM: Json = {"requiredCapabilities": {"elicitation": {"form": {}}}}
 TASKS_ONLY: Json = {"extensions": {EXTENSION: {}}}
-SAMPLE = {"messages": [{"role": "user", "content": {"type": "text", "text": "Hm?"}}], "maxTokens": 10}
+TOOL = {"name": "t", "inputSchema": {"type": "object"}}
 
 
 def asking_tools(server: MCPServer[object], tasks: Tasks) -> None:
@@ -36,9 +36,9 @@ def asking_tools(server: MCPServer[object], tasks: Tasks) -> None:
         refused: list[str] = []
         for ask in (
             lambda: task.elicit("Whose name?"),
-            lambda: task.sample(SAMPLE),
-            lambda: task.sample({**SAMPLE, "tools": [{"name": "t", "inputSchema": {"type": "object"}}]}),
-            task.roots,
+            lambda: task.sample([], max_tokens=10),
+            lambda: task.sample([], max_tokens=10, tools=[TOOL]),
+            task.list_roots,
         ):
             try:
                 await ask()

@@ -207,7 +207,7 @@ async def test_a_tool_that_is_run_again_goes_on_from_its_variables(bench: ToolSe
         if "reached" not in task.variables:
             anyio.from_thread.run(task.set_variables, {"reached": 3})
             raise Again("half way", after=0.0)
-        return f"from {task.variables['reached']} after {task.last_failure}"
+        return f"from {task.variables['reached']} after {task.last_error}"
 
     async with bench.running():
         assert await bench.said("work") == "from 3 after half way"
@@ -235,9 +235,9 @@ async def test_a_tool_that_pauses_is_run_again_when_it_is_answered(bench: ToolSe
     @bench.tool()
     async def work(task: Task) -> str:
         runs.append(task.attempt)
-        if "who" not in task.inputs:
+        if "who" not in task.questions:
             raise Pause({"who": question}, variables={"asked": True})
-        return f"{cast('Any', task.inputs['who'].answer).values['name']} {task.variables['asked']}"
+        return f"{cast('Any', task.questions['who'].answer).values['name']} {task.variables['asked']}"
 
     async with bench.running():
         task_id = await bench.modern.start("work")

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def reports_then_fails(task: Task) -> str:
-    await task.report("page 3 of 12", done=3, total=12)
+    await task.report_progress(3, 12, "page 3 of 12")
     raise ToolError("disk is full\nand so is the other one")
 
 
@@ -91,7 +91,7 @@ async def test_a_failure_says_why_in_both_generations_and_is_a_failure_to_operat
 async def test_a_task_that_completed_keeps_what_it_reported_last(bench: ToolServer) -> None:
     @bench.tool()
     async def work(task: Task) -> str:
-        await task.report("all 12 pages")
+        await task.report_progress(message="all 12 pages")
         return "done"
 
     async with bench.running():

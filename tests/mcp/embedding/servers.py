@@ -10,6 +10,7 @@ from mcp.client import Client
 from mcp.server import MCPServer
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
+from mcp.server.mcpserver import Context
 from mcp_types import (
     CallToolRequestParams,
     CallToolResult,
@@ -32,10 +33,12 @@ Request = ServerRequestContext[Any, Any]
 NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
 
-def make(url: str | Storage, **arguments: Any) -> tuple[MCPServer[Any], Tasks]:
+def make(
+    url: str | Storage, *, attach: dict[str, Any] | None = None, **arguments: Any
+) -> tuple[MCPServer[Any], Tasks]:
     """A server with one durable tool and a plain one; with these arguments instead of those attached."""
     tasks = Tasks(url, runtime=FAST_CONFIG)
-    given: dict[str, Any] = {**tasks.attach(), **arguments}
+    given: dict[str, Any] = {**tasks.attach(**(attach or {})), **arguments}
     server: MCPServer[Any] = MCPServer("host", log_level="ERROR", **given)
     add_tools(server, tasks)
     return server, tasks
@@ -58,27 +61,23 @@ def low_level(tasks: Tasks, **options: Any) -> Server[Any]:
     @tasks.durable(retries=1)
     async def sign(what: str, task: Task) -> str:
         answer = await task.elicit("Whose name?", NAMED, key="name")
-        return f"{what} by {answer.values['name']}"
+        return f"{what} by {(answer.data or {})['name']}"
 
     @tasks.durable(mode="required")
     async def double(number: int) -> int:
         return 2 * number
 
     @tasks.durable()
-    async def pool_in_use(pool: Any) -> str:
-        return pool.use()
+    async def pool_in_use(ctx: Context[Any, Any]) -> str:
+        return ctx.request_context.lifespan_context.use()
 
     async def list_tools(_: Request, __: PaginatedRequestParams | None) -> ListToolsResult:
         names = ("sign", "double", "pool_in_use", "plain")
         return ListToolsResult(tools=[Tool(name=name, input_schema={"type": "object"}) for name in names])
 
     async def call_tool(ctx: Request, params: CallToolRequestParams) -> CallToolResult:
-        given: dict[str, Any] = params.arguments or {}
-        if params.name == "pool_in_use":
-            given = {"pool": ctx.lifespan_context}
-        functions: dict[str, Any] = {"sign": sign, "double": double, "pool_in_use": pool_in_use}
-        said = "plain" if params.name == "plain" else str(await functions[params.name](**given))
-        return CallToolResult(content=[TextContent(text=said)])
+        assert params.name == "plain", "durable functions are called directly"
+        return CallToolResult(content=[TextContent(text="plain")])
 
     server: Server[Any] = Server("low", on_list_tools=list_tools, on_call_tool=call_tool, **options)
     tasks.install(server)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from fastapi import FastAPI
@@ -20,9 +20,9 @@ from perdure import Tasks
 from perdure.tasks.errors import InvalidValue
 
 from ...markers import row
-from ..raw_clients import EXTENSION, Answer, Client2025, Client2026, Json, serving
+from ..raw_clients import EXTENSION, Client2025, Client2026, Json, serving
 from ..tool_helpers import FAST_CONFIG
-from .servers import called, clients_of, count_of, low_level, make, text, text_of, value_of, work_in_both
+from .servers import called, clients_of, low_level, make, text, text_of, value_of, work_in_both
 
 pytestmark = pytest.mark.anyio
 
@@ -144,56 +144,32 @@ async def test_a_low_level_server_holds_clients_to_what_its_tools_say(low: str) 
 # Built without something
 
 
-async def answers_of(server: MCPServer[Any], tool: str = "double") -> list[Answer]:
-    """A durable call in each generation, as a task and not."""
-    async with clients_of(server) as (modern, core):
-        arguments = {"number": 1}
-        return [
-            await modern.call(tool, arguments),
-            await modern.call(tool, arguments, declared=False),
-            await core.call(tool, arguments, task={}),
-            await core.call(tool, arguments),
-        ]
-
-
-def without(url: str, part: str) -> tuple[MCPServer[Any], Tasks]:
-    nothing: dict[str, Any] = {"extensions": [], "middleware": [], "lifespan": None}
-    return make(url, **{part: nothing[part]})
-
-
-@row(88)
-@pytest.mark.parametrize(
-    ("part", "said"),
-    [
-        ("extensions", "extensions=[tasks]"),
-        ("middleware", "middleware=[tasks.middleware]"),
-        ("lifespan", "lifespan=tasks.lifespan"),
-    ],
-)
-async def test_a_durable_call_fails_with_the_name_of_what_the_server_lacks(
-    url: str, part: str, said: str
-) -> None:
-    server, _ = without(url, part)
-    for answer in await answers_of(server):
-        assert answer.code == -32603
-        assert said in answer.error["message"]
-        assert "**tasks.attach()" in answer.error["message"]
-
-
 @row(88)
 @pytest.mark.parametrize("part", ["extensions", "middleware"])
-async def test_what_a_server_without_some_argument_refuses_leaves_no_task(url: str, part: str) -> None:
-    server, tasks = without(url, part)
-    async with clients_of(server) as (modern, core):
-        await modern.call("double", {"number": 1})
-        await core.call("double", {"number": 1}, task={})
-        assert await count_of(tasks) == 0
+async def test_a_server_that_was_built_without_a_part_does_not_start_and_names_it(
+    url: str, part: str
+) -> None:
+    server, _ = make(url, **cast("dict[str, Any]", {part: []}))
+    app = server.streamable_http_app()
+    with pytest.raises(InvalidValue) as raised:
+        async with app.router.lifespan_context(app):
+            pass
+    assert part.removesuffix("s") in str(raised.value)
+    assert "**tasks.attach()" in str(raised.value)
 
 
-@pytest.mark.parametrize("part", ["extensions", "middleware", "lifespan"])
-async def test_plain_tools_of_a_server_without_some_argument_work(url: str, part: str) -> None:
-    server, _ = without(url, part)
+@row(88)
+async def test_a_durable_call_of_a_server_without_the_lifespan_fails_with_what_to_write(url: str) -> None:
+    server, _ = make(url, lifespan=None)
     async with clients_of(server) as (modern, core):
+        answers = [
+            await modern.call("double", {"number": 1}),
+            await modern.call("double", {"number": 1}, declared=False),
+            await core.call("double", {"number": 1}),
+        ]
+        for answer in answers:
+            assert answer.code == -32603
+            assert "**tasks.attach()" in answer.error["message"]
         assert value_of((await modern.call("half", {"number": 1})).result) == 0.5
         assert value_of((await core.call("half", {"number": 1})).result) == 0.5
 

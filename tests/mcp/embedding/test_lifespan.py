@@ -85,7 +85,7 @@ async def test_the_storage_is_opened_once_for_all_clients_and_closed_with_the_la
     assert await called(second.client) == 42
     await second.end()
     assert not await is_open(runtime.store.storage)
-    with pytest.raises(MCPError, match=r"lifespan=tasks\.lifespan"):
+    with pytest.raises(MCPError, match="tasks are not running"):
         _ = tasks.runtime
 
 
@@ -232,13 +232,7 @@ def pool_in_use(ctx: Context[Pool, Any]) -> str:
 
 def make_pooled(url: str, events: list[str]) -> tuple[MCPServer[Pool], Tasks]:
     tasks = Tasks(url, runtime=FAST_CONFIG)
-    server = MCPServer(
-        "host",
-        log_level="ERROR",
-        extensions=[tasks],
-        middleware=[tasks.middleware],
-        lifespan=tasks.around(pooled(events)),
-    )
+    server: MCPServer[Pool] = MCPServer("host", log_level="ERROR", **tasks.attach(lifespan=pooled(events)))
 
     @server.tool()
     async def plain(ctx: Context[Pool, Any]) -> str:
@@ -290,7 +284,7 @@ async def test_a_lifespan_of_ones_own_that_fails_leaves_no_runtime_open(url: str
         yield
 
     tasks = Tasks(url)
-    server = MCPServer("host", log_level="ERROR", extensions=[tasks], lifespan=tasks.around(broken))
+    server: MCPServer[None] = MCPServer("host", log_level="ERROR", **tasks.attach(lifespan=broken))
     with pytest.raises(ValueError, match="no pool today"):
         async with Client(server):
             pass

@@ -1,9 +1,10 @@
-"""Extensions and middleware of others see each durable call once, and what they refuse becomes no task."""
+"""Extensions and middleware of others see each durable call once, as an ordinary call with one answer."""
 
 from __future__ import annotations
 
 from typing import Any, cast
 
+import anyio
 import pytest
 from mcp.server import MCPServer
 from mcp.server.context import CallNext, HandlerResult
@@ -12,19 +13,23 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolRequestParams, CallToolResult, TextContent
 
 from perdure import Tasks
+from perdure.tasks import Status
 
+from ... import task_edits
+from ...conditions import wait_until
+from ...markers import row
 from ..raw_clients import Json, serving
 from ..tool_helpers import FAST_CONFIG
-from .servers import Request, add_tools, clients_of, count_of, make, text, work_in_both
+from .servers import Request, add_tools, clients_of, count_of, make, text, value_of, work_in_both
 
 pytestmark = pytest.mark.anyio
 
 TOO_MUCH = 1000
-PLACES = ["extension before", "extension behind", "middleware before", "middleware behind"]
+PLACES = ["extension", "middleware before", "middleware behind"]
 
 
 class Guard(Extension):
-    """An extension of somebody else's, which refuses what is negative, and too late what is too much."""
+    """An extension of the user's own, which refuses what is negative, and too late what is too much."""
 
     identifier = "example.org/guard"
 
@@ -47,7 +52,7 @@ class Guard(Extension):
 
 
 class Gate:
-    """Middleware of somebody else's, which does the same."""
+    """Middleware of the user's own, which does the same."""
 
     def __init__(self) -> None:
         self.seen: list[int] = []
@@ -66,12 +71,16 @@ class Gate:
 
 
 def guarded(url: str, where: str) -> tuple[MCPServer[Any], Tasks, Guard | Gate]:
-    """A server with somebody else's guard before or behind the tasks."""
+    """A server with the user's own guard. `attach` puts given middleware behind that of tasks."""
     tasks = Tasks(url, runtime=FAST_CONFIG)
-    attached: dict[str, Any] = dict(tasks.attach())
-    guard = Guard() if where.startswith("extension") else Gate()
-    kind = "extensions" if isinstance(guard, Guard) else "middleware"
-    attached[kind] = [guard, *attached[kind]] if where.endswith("before") else [*attached[kind], guard]
+    guard = Guard() if where == "extension" else Gate()
+    if isinstance(guard, Guard):
+        attached = tasks.attach(extensions=[guard])
+    elif where == "middleware behind":
+        attached = tasks.attach(middleware=[guard])
+    else:
+        attached = tasks.attach()
+        attached["middleware"] = [guard, *attached["middleware"]]
     server: MCPServer[Any] = MCPServer("host", log_level="ERROR", **attached)
     add_tools(server, tasks)
     return server, tasks, guard
@@ -94,18 +103,38 @@ async def test_what_others_refuse_becomes_no_task_in_either_generation(url: str,
     assert guard.seen == [-1] * 4
 
 
-@pytest.mark.parametrize("where", ["extension before", "extension behind", "middleware behind"])
-async def test_what_others_refuse_when_they_have_seen_the_answer_becomes_no_task_either(
-    url: str, where: str
-) -> None:
-    server, tasks, _ = guarded(url, where)
+async def statuses(tasks: Tasks) -> list[Status]:
+    return [each.task.status for each in await task_edits.all_tasks(tasks.runtime.store)]
+
+
+@pytest.mark.parametrize("where", ["extension", "middleware behind"])
+async def test_a_task_whose_answer_others_refuse_is_cancelled(url: str, where: str) -> None:
+    tasks = Tasks(url, runtime=FAST_CONFIG)
+    guard = Guard() if where == "extension" else Gate()
+    attached = (
+        tasks.attach(extensions=[guard]) if isinstance(guard, Guard) else tasks.attach(middleware=[guard])
+    )
+    server: MCPServer[Any] = MCPServer("host", log_level="ERROR", **attached)
+    add_endless(server, tasks)
     async with clients_of(server) as (modern, core):
         answers = [
-            await modern.call("double", {"number": TOO_MUCH}),
-            await core.call("double", {"number": TOO_MUCH}, task={}),
+            await modern.call("endless", {"number": TOO_MUCH}),
+            await core.call("endless", {"number": TOO_MUCH}, task={}),
         ]
-        assert await count_of(tasks) == 0
-    assert [answer.error["message"] for answer in answers] == ["too much"] * 2
+        assert [answer.error["message"] for answer in answers] == ["too much"] * 2
+        await wait_until(lambda: have(tasks, Status.CANCELLED, Status.CANCELLED))
+
+
+async def have(tasks: Tasks, *expected: Status) -> bool:
+    return await statuses(tasks) == [*expected]
+
+
+def add_endless(server: MCPServer[Any], tasks: Tasks) -> None:
+    @server.tool()
+    @tasks.durable
+    async def endless(number: int = 1) -> str:
+        await anyio.sleep_forever()
+        return str(number)
 
 
 @pytest.mark.parametrize("where", PLACES)
@@ -117,9 +146,8 @@ async def test_others_see_each_durable_call_once_and_let_it_pass(url: str, where
     assert guard.seen == [21, 4]
 
 
-@pytest.mark.parametrize("where", ["extension before", "extension behind"])
-async def test_what_others_answer_themselves_becomes_no_task(url: str, where: str) -> None:
-    server, tasks, _ = guarded(url, where)
+async def test_what_others_answer_themselves_becomes_no_task(url: str) -> None:
+    server, tasks, _ = guarded(url, "extension")
     async with clients_of(server) as (modern, core):
         answers = [
             await modern.call("double", {"number": 0}),
@@ -129,37 +157,109 @@ async def test_what_others_answer_themselves_becomes_no_task(url: str, where: st
     assert [text(answer.result) for answer in answers] == ["nothing to do"] * 2
 
 
-async def test_others_see_a_call_of_2025_as_one_of_2025(url: str) -> None:
-    versions: list[str] = []
-
-    async def note(ctx: Request, call_next: CallNext) -> HandlerResult:
-        if ctx.method == "tools/call":
-            versions.append(ctx.session.protocol_version)
-        return await call_next(ctx)
-
-    server, _ = make(url)
-    server.middleware.append(note)
-    async with serving(server.streamable_http_app()) as endpoint:
-        await work_in_both(endpoint)
-    assert versions == ["2026-07-28", "2025-11-25"]
+# What middleware sees
 
 
-async def test_a_call_that_became_a_task_is_no_error_to_others(url: str) -> None:
-    """Whoever counts or logs errors would otherwise do so for each durable call."""
-    errors: list[Exception] = []
+class Logging:
+    """A middleware that logs each call, its protocol version and its answer."""
 
-    async def note(ctx: Request, call_next: CallNext) -> HandlerResult:
-        try:
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, Any]] = []
+
+    async def __call__(self, ctx: Request, call_next: CallNext) -> HandlerResult:
+        if ctx.method != "tools/call":
             return await call_next(ctx)
+        assert ctx.protocol_version == ctx.session.protocol_version
+        try:
+            result = await call_next(ctx)
         except Exception as error:
-            errors.append(error)
+            self.lines.append((ctx.protocol_version, error))
             raise
+        self.lines.append((ctx.protocol_version, result))
+        return result
 
-    server, _ = make(url)
-    server.middleware.append(note)
-    async with serving(server.streamable_http_app()) as endpoint:
-        await work_in_both(endpoint)
-    assert errors == []
+
+@row(125)
+async def test_a_logging_middleware_sees_one_ordinary_answer_at_both_versions(url: str) -> None:
+    seen = Logging()
+    server, _ = make(url, attach={"middleware": [seen]})
+    async with clients_of(server) as (modern, core):
+        task_ids = [await modern.start("double", {"number": 1}), await core.start("double", {"number": 2})]
+        waited = [
+            (await modern.call("double", {"number": 3}, declared=False)).result,
+            (await core.call("double", {"number": 4})).result,
+        ]
+    versions = ["2026-07-28", "2025-11-25"]
+    assert [version for version, _ in seen.lines] == versions * 2
+    (_, created_2026), (_, created_2025), *results = seen.lines
+    assert (created_2026["resultType"], created_2026["taskId"]) == ("task", task_ids[0])
+    assert (created_2025["content"], created_2025.get("isError", False)) == ([], False)
+    assert created_2025["_meta"]["perdure/task"]["taskId"] == task_ids[1]
+    assert [value_of(result) for _, result in results] == [6, 8]
+    assert [value_of(result) for result in waited] == [6, 8]
+
+
+class Caching:
+    """A middleware that answers a call that it has seen with the answer that it gave then."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, HandlerResult] = {}
+
+    async def __call__(self, ctx: Request, call_next: CallNext) -> HandlerResult:
+        if ctx.method != "tools/call":
+            return await call_next(ctx)
+        key = f"{ctx.protocol_version} {cast('Json', ctx.params)['arguments']}"
+        if key not in self.answers:
+            self.answers[key] = await call_next(ctx)
+        return self.answers[key]
+
+
+@row(125)
+async def test_a_caching_middleware_gives_two_calls_the_same_task_at_both_versions(url: str) -> None:
+    server, tasks = make(url, attach={"middleware": [Caching()]})
+    async with clients_of(server) as (modern, core):
+        for client in (modern, core):
+            first, second = [await client.start("double", {"number": 2}) for _ in range(2)]
+            assert first == second
+            await client.until(first, "completed")
+        assert await count_of(tasks) == 2
+
+
+@row(125)
+async def test_a_refusing_middleware_refuses_a_durable_call_as_any_other(url: str) -> None:
+    gate = Gate()
+    server, tasks = make(url, attach={"middleware": [gate]})
+    async with clients_of(server) as (modern, core):
+        for tool in ("double", "half"):
+            for answer in (
+                await modern.call(tool, {"number": -1}),
+                await core.call(tool, {"number": -1}),
+            ):
+                assert (answer.code, answer.error["message"]) == (-32099, "not below zero")
+        assert await count_of(tasks) == 0
+
+
+class Replacing:
+    """A middleware that puts an answer of its own in the place of each answer."""
+
+    async def __call__(self, ctx: Request, call_next: CallNext) -> HandlerResult:
+        result = await call_next(ctx)
+        if ctx.method != "tools/call":
+            return result
+        block: Json = {"type": "text", "text": "out of office"}
+        shape: Json = {"resultType": "complete"} if ctx.protocol_version == "2026-07-28" else {}
+        return {**shape, "content": [block]}
+
+
+@row(125)
+async def test_a_task_whose_answer_was_replaced_is_cancelled_and_the_other_answer_is_sent(url: str) -> None:
+    tasks = Tasks(url, runtime=FAST_CONFIG)
+    server: MCPServer[Any] = MCPServer("host", log_level="ERROR", **tasks.attach(middleware=[Replacing()]))
+    add_endless(server, tasks)
+    async with clients_of(server) as (modern, core):
+        answers = [await core.call("endless", task={}), await modern.call("endless")]
+        assert [text(answer.result) for answer in answers] == ["out of office"] * 2
+        await wait_until(lambda: have(tasks, Status.CANCELLED, Status.CANCELLED))
 
 
 async def test_arguments_that_do_not_fit_become_no_task(url: str) -> None:

@@ -17,7 +17,7 @@ from fastmcp_tasks import (
 )
 from mcp.client import Client
 
-from perdure.mcp.client import ClientTask, ClientTasks
+from perdure.mcp.client import ClientTasks
 
 from ..conformance_server import make_server
 from ..raw_clients import serving
@@ -97,7 +97,6 @@ async def test_our_client_uses_our_tasks_on_fastmcp(shop: ToolServer, url: str, 
     async with Client(url, extensions=[tasks]) as client:
         result = await client.call_tool("hold", {"label": "it"})
         task = await tasks.start(client, "add", {"left": 2, "right": 3})
-        assert isinstance(task, ClientTask)
         assert (await task.wait(20)).structured_content == {"total": 5}
 
     assert result.structured_content == {"result": "held it"}
@@ -117,7 +116,6 @@ async def test_our_client_uses_the_tasks_of_fastmcp(anyio_backend: str, *, push:
         async with asyncio.timeout(20):
             result = await client.call_tool("triple", {"number": 14})
         task = await tasks.start(client, "triple", {"number": 2})
-        assert isinstance(task, ClientTask)
         assert (await task.wait(20)).structured_content == {"result": 6}
 
     assert result.structured_content == {"result": 42}

@@ -56,7 +56,7 @@ def add_tools(shop: ToolServer) -> None:
     async def hold(task: Task, label: str = "") -> str:
         """Holds."""
         shop.ran.append(label)
-        await task.report(f"holding {label}", done=1, total=2)
+        await task.report_progress(1, 2, f"holding {label}")
         await shop.gate.wait()
         return f"held {label}"
 

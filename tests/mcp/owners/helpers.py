@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from perdure import Tasks
-from perdure.mcp import Anonymous, Identify
+from perdure.mcp import AnonymousPolicy, Identify
 from perdure.runtime import RuntimeConfig
 from perdure.tasks import Owner, StoreConfig
 
@@ -25,7 +25,7 @@ async def served(
     tokens: Tokens | None,
     url: str = "memory:",
     *,
-    anonymous: Anonymous = "id",
+    anonymous: AnonymousPolicy = "id",
     identify: Identify | None = None,
     quota: int = 100,
     retention: float = 60,

@@ -119,19 +119,20 @@ async def test_an_answer_that_does_not_fit_the_form_is_reported_and_may_be_repea
     assert answer.result["content"][0]["text"] == "deleted a.txt"
 
 
-async def test_answers_that_never_fit_the_form_are_refused_and_the_task_waits(url: str) -> None:
+async def test_answers_that_never_fit_the_form_are_an_error_for_the_tool_and_the_result_waits_for_its_end(
+    url: str,
+) -> None:
     async def nonsense(request: Json) -> Json:
         return {"action": "accept", "content": {"confirm": "perhaps"}}
 
-    async with Client2025(url, answering=nonsense) as wrong, Client2025(url, answering=yes) as core:
+    async with Client2025(url, answering=nonsense) as wrong:
         task_id = await wrong.start("confirm_delete", {"filename": "a.txt"})
-        refused = await wrong.send("tasks/result", {"taskId": task_id})
+        failed = await wrong.send("tasks/result", {"taskId": task_id})
 
-        assert (refused.code, refused.error["data"]) == (-32603, {"retryable": True})
-        assert "confirm" in refused.error["message"]
-        assert (await wrong.get(task_id))["status"] == "input_required"
-        answer = await core.send("tasks/result", {"taskId": task_id})
-        assert answer.result["content"][0]["text"] == "deleted a.txt"
+        assert len(wrong.asked) == 3
+        assert failed.code == -32603
+        assert "confirm" in failed.error["message"]  # the tool did not catch it
+        assert (await wrong.get(task_id))["status"] == "failed"
 
 
 async def test_a_client_that_cannot_be_asked_is_not_asked_and_the_task_ends() -> None:
@@ -162,27 +163,24 @@ async def test_a_session_that_cannot_be_asked_leaves_the_question_to_one_that_ca
         assert mute.asked == []
 
 
-async def test_what_a_resolver_asks_is_asked_once_before_there_is_a_task_and_the_run_has_the_answer(
-    url: str,
-) -> None:
+async def test_what_a_resolver_asks_is_a_question_of_the_task_and_is_asked_once(url: str) -> None:
     async def ana(request: Json) -> Json:
         return {"action": "accept", "content": {"name": "Ana"}}
 
     async with Client2025(url, answering=ana) as core:
-        created = await core.call("test_tool_with_task", task={})
-        assert [each["params"]["message"] for each in core.asked] == ["Who is asking?"]
-        assert RELATED not in core.asked[0]["params"].get("_meta", {})
-
-        task_id = created.result["task"]["taskId"]
+        task_id = await core.start("test_tool_with_task")
         answer = await core.send("tasks/result", {"taskId": task_id})
 
         assert answer.result["content"][0]["text"] == "done for Ana"
-        assert len(core.asked) == 1
+        assert [each["params"]["message"] for each in core.asked] == ["Who is asking?"]
+        assert core.asked[0]["params"]["_meta"][RELATED] == {"taskId": task_id}
 
 
-async def test_a_call_whose_resolver_is_declined_never_becomes_a_task(url: str) -> None:
+async def test_a_task_whose_resolver_is_declined_fails(url: str) -> None:
     async with Client2025(url, answering=no) as core:
-        answer = await core.call("test_tool_with_task", task={})
+        task_id = await core.start("test_tool_with_task")
+        answer = await core.send("tasks/result", {"taskId": task_id})
 
-    assert "task" not in answer.message.get("result", {})
-    assert len(core.asked) == 1
+        assert answer.result["isError"] is True
+        assert (await core.get(task_id))["status"] == "failed"
+        assert len(core.asked) == 1

@@ -143,22 +143,6 @@ async def test_waiting_for_a_result_lasts_until_the_task_ends() -> None:
         assert (await waiting).result["content"][0]["text"] == "through"
 
 
-async def test_waiting_is_given_up_after_the_limit_of_the_server_and_the_task_goes_on() -> None:
-    async with gated(longest_wait=0.2) as (url, open_gate), Client2025(url) as core:
-        task_id = await core.start("gate")
-        given_up = await core.send("tasks/result", {"taskId": task_id})
-
-        assert given_up.code == -32603
-        assert "call tasks/result again" in given_up.error["message"]
-        assert given_up.error["data"] == {"retryable": True}
-        assert (await core.get(task_id))["status"] == "working"
-
-        open_gate()
-        await core.until(task_id, "completed")
-        again = await core.patient_result(task_id)  # so short a wait may be over before the first look
-        assert again.result["content"][0]["text"] == "through"
-
-
 class Abandoning(Client2025):
     """A client that can take back a request."""
 

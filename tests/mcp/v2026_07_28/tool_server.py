@@ -45,7 +45,7 @@ def add_tools(server: MCPServer[object], tasks: Tasks) -> None:
         return Measure(length=length, unit="m")
 
     @server.tool()
-    @tasks.durable(poll_interval=60)
+    @tasks.durable(poll_interval=0.06)
     async def ask_twice(task: Task) -> str:
         """Asks the same thing twice."""
         answers = [await task.elicit("Sure?", CONFIRM) for _ in range(2)]

@@ -96,7 +96,7 @@ def add_working_tools(server: MCPServer[object], site: ToolServer) -> None:
     @site.tasks.durable()
     async def stepping(task: Task) -> str:
         for step in (1, 2, 3):
-            await task.report(f"step {step}", done=step, total=3)
+            await task.report_progress(step, 3, f"step {step}")
         return "all steps"
 
     @server.tool()
@@ -118,7 +118,7 @@ def add_asking_tools(server: MCPServer[object], site: ToolServer) -> None:
     async def confirming(task: Task, what: str = "it") -> str:
         site.begun.append(task.id)
         answer = await task.elicit(f"Do {what}?", CONFIRM, key="go")
-        return f"{answer.action}: {answer.values.get('confirm')}"
+        return f"{answer.action}: {(answer.data or {}).get('confirm')}"
 
     @server.tool()
     @site.tasks.durable()

@@ -114,7 +114,7 @@ class RunLog:
 
     async def ask(self, question: str) -> None:
         answer = await self._task.elicit(question)
-        said = msgspec.json.encode(answer.values["said"]).decode()
+        said = msgspec.json.encode((answer.data or {})["said"]).decode()
         self.journal.add(Heard(task=self._task.id, attempt=self._task.attempt, answer=said))
 
     def result(self, n: int) -> Result:

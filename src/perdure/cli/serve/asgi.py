@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import anyio
 import uvicorn
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Match
@@ -21,7 +22,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ...feeds.account import ACCOUNTS
 from ...feeds.api import open_source
-from ...mcp.refusals import not_set_up
+from ...mcp.adapters import ServerAdapter
+from ...mcp.errors import not_attached
 from ...operating.maintenance import measure_write
 from ...storage import Storage
 from ...storage.errors import StorageBusy, StorageError, StorageFull, StorageReadOnly, StorageUnavailable
@@ -61,7 +63,7 @@ async def run(options: ServeOptions, hosted: HostedServer) -> None:
     with options.bind() as listener:
         async with stop_signals("waiting for running tasks", recovery) as stop:
             async with _start(hosted, options) as app:
-                info, tools = await app.storage.info(), await hosted.service.host.tools()
+                info, tools = await app.storage.info(), await app.adapter.tools()
                 address = options.base_url(listener)
                 print_message(banner(options, hosted, address, app.storage.name, info, tools))
                 server = HttpServer(app)
@@ -70,6 +72,7 @@ async def run(options: ServeOptions, hosted: HostedServer) -> None:
                 await stop.wait()
                 has_failed = serving.done()
                 server.should_exit = True  # refuses new connections while the other parts stop
+                await app.answer_waiting_requests()
             await serving  # raises an error of the HTTP server, now that the other parts have stopped
     if has_failed:
         raise RuntimeError("the HTTP server exited unexpectedly")
@@ -118,12 +121,13 @@ async def _start(hosted: HostedServer, options: ServeOptions) -> AsyncGenerator[
     """Start the MCP server, which opens the storage, then the dashboard and the poller. Stop them at exit."""
     dashboard_type = _import_dashboard() if options.dashboard else None
     poller = await _make_poller(hosted) if options.feeds else None
-    service, server = hosted.service, _log_exceptions(hosted.app)
+    tasks, server = hosted.tasks, _log_exceptions(hosted.app)
     async with hosted.app.router.lifespan_context(hosted.app), AsyncExitStack() as stack:
-        if not service.is_joined:
-            raise CommandError(not_set_up("lifespan=tasks.lifespan").error.message)
-        storage = service.runtime.store.storage
-        is_protected = hosted.authenticates_clients and service.host.is_authenticated
+        adapter = tasks.adapter
+        if adapter is None:
+            raise CommandError(not_attached("the lifespan").error.message)
+        storage = tasks.runtime.store.storage
+        is_protected = hosted.authenticates_clients and adapter.requires_authentication
         if options.token and not is_protected:
             server = _require_token(server, options.token)
         dashboard = server
@@ -135,13 +139,13 @@ async def _start(hosted: HostedServer, options: ServeOptions) -> AsyncGenerator[
                 token=options.effective_dashboard_token,
                 read_only=options.read_only,
                 hosts=options.allowed_hosts,
-                config=service.runtime.store.config,
+                config=tasks.runtime.store.config,
             )
             await stack.enter_async_context(made.running())
             dashboard = made.app
         if poller is not None:
             await stack.enter_async_context(poller.running(storage))
-        app = ServeApp(hosted, storage, server, dashboard, Health(storage, poller))
+        app = ServeApp(hosted, adapter, storage, server, dashboard, Health(storage, poller))
         try:
             yield app
         finally:
@@ -153,6 +157,7 @@ class ServeApp:
     """The ASGI application that combines the MCP server, the dashboard and `/health`."""
 
     hosted: HostedServer
+    adapter: ServerAdapter
     storage: Storage
     server: ASGIApp
     """The MCP server. With --token, requests need this token unless the server has its own authentication."""
@@ -160,9 +165,25 @@ class ServeApp:
     """The dashboard, or the MCP server if --no-dashboard is set."""
     health: Health
     is_stopping: bool = False
+    open_posts: int = 0
+    """The number of requests to the MCP server that were not answered yet."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._route(scope)(scope, receive, send)
+        app = self._route(scope)
+        is_post = app is self.server and scope.get("method") == "POST"
+        self.open_posts += is_post
+        try:
+            await app(scope, receive, send)
+        finally:
+            self.open_posts -= is_post
+
+    async def answer_waiting_requests(self) -> None:
+        """End requests that wait for a task, and subscriptions, while they can still be answered."""
+        self.is_stopping = True
+        self.hosted.tasks.close_streams()
+        with anyio.move_on_after(SHUTDOWN_SECONDS):
+            while self.open_posts:  # noqa: ASYNC110 (the last of them needs no event)
+                await anyio.sleep(0.01)
 
     def _route(self, scope: Scope) -> ASGIApp:
         if self.is_stopping:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
-from ...mcp.durable import Durable
+from ...mcp.tool import DurableTool
 from ...operating.access import is_loopback
 from ...storage import StorageInfo
 from .command import ServeOptions
@@ -54,7 +54,7 @@ def banner(
     address: str,
     storage: str,
     info: StorageInfo,
-    tools: Mapping[str, Durable | None],
+    tools: Mapping[str, DurableTool | None],
 ) -> str:
     """Return the message. It shows neither the token nor the storage URL, which may contain a password."""
     endpoint, has_token = address + MCP_PATH, bool(options.token)
@@ -84,7 +84,7 @@ def banner(
     )
 
 
-def _durable_tools(tools: Mapping[str, Durable | None]) -> Iterator[tuple[str, str]]:
+def _durable_tools(tools: Mapping[str, DurableTool | None]) -> Iterator[tuple[str, str]]:
     """Yield a row with the durable tools, and one with the first `MAX_OTHER_TOOLS` other tools."""
     durable = [name for name, mark in tools.items() if mark is not None]
     others = [name for name, mark in tools.items() if mark is None]

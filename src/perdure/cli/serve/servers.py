@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -13,9 +13,8 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.applications import Starlette
 
 from ...mcp import Tasks
-from ...mcp.middleware import Middleware
-from ...mcp.refusals import ATTACH_TO_FASTMCP, ATTACH_TO_LOW_LEVEL, ATTACH_TO_MCPSERVER, not_set_up
-from ...mcp.service import Service
+from ...mcp.errors import ATTACH_TO_FASTMCP, ATTACH_TO_LOW_LEVEL, ATTACH_TO_MCPSERVER
+from ...mcp.server import tasks_of
 from ...runtime import App
 from ...samples import SampleFeeds, make_server, simulated_feeds
 from ...samples.server import DEMO_CONFIG
@@ -42,7 +41,7 @@ class HostedServer:
 
     name: str
     app: Starlette
-    service: Service
+    tasks: Tasks
     authenticates_clients: bool = True
     """Whether `app` performs the authentication that the server declares. False for a low-level server, which
     leaves authentication to the user's own transport. `perdure serve` does not use that transport.
@@ -89,7 +88,7 @@ def _host(
 ) -> HostedServer:
     security = _security(allowed_hosts)
     app = server.streamable_http_app(streamable_http_path=MCP_PATH, transport_security=security)
-    return HostedServer(name=server.name, app=app, service=_find_service(server.middleware, name, advice))
+    return HostedServer(name=server.name, app=app, tasks=_find_tasks(server, name, advice))
 
 
 def _security(allowed_hosts: AllowedHosts) -> TransportSecuritySettings:
@@ -120,15 +119,11 @@ def _host_fastmcp(server: FastMCP[Any], name: str, allowed_hosts: AllowedHosts) 
         allowed_hosts=None if allowed_hosts is None else list(allowed_hosts),
         allowed_origins=None if allowed_hosts is None else _origins(allowed_hosts),
     )
-    service = _find_service(low_level.middleware, name, ATTACH_TO_FASTMCP)
-    return HostedServer(name=server.name, app=app, service=service)
+    return HostedServer(name=server.name, app=app, tasks=_find_tasks(low_level, name, ATTACH_TO_FASTMCP))
 
 
-def _find_service(middleware: Sequence[object], name: str, advice: str) -> Service:
-    """Return the service of the `Tasks` object in `middleware`. Raise CommandError if there is none."""
-    for each in middleware:
-        if isinstance(each, Middleware):
-            if not each.service.serves_methods:
-                raise CommandError(not_set_up("extensions=[tasks]").error.message)
-            return each.service
-    raise CommandError(f"{name} has no Tasks attached; {advice}")
+def _find_tasks(server: MCPServer[Any] | Server[Any], name: str, advice: str) -> Tasks:
+    tasks = tasks_of(server)
+    if tasks is None:
+        raise CommandError(f"{name} has no Tasks attached; {advice}")
+    return tasks

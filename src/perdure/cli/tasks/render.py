@@ -146,6 +146,13 @@ def render_task(detail: TaskDetail, now: Micros) -> Iterator[str]:
     for event in detail.timeline:
         note = f": {one_line(event.note)}" if event.note else ""
         yield f"  {format_when(event.at, now)}  {event.kind}{note}"
+    if detail.log:
+        yield "log"
+        if detail.removed_log_entries:
+            yield f"  ({plural(detail.removed_log_entries, 'older entry', 'older entries')} removed)"
+    for entry in detail.log:
+        logger = "" if entry.logger is None else f" {one_line(entry.logger)}:"
+        yield f"  {format_when(entry.at, now)}  {entry.level}{logger} {one_line(entry.text)}"
     for question in detail.questions:
         asked = format_when(question.asked_at, now)
         yield f"question {one_line(question.key)} ({question.kind}), asked {asked}"

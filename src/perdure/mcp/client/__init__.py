@@ -1,10 +1,11 @@
-"""Tasks for clients of the official SDK: calls that wait by themselves, and tasks that can be saved.
+"""Tasks for clients of the official SDK: calls that wait, and tasks that can be saved and resumed.
 
-Read `extension` (what a client's author writes), `client_task`, `dialects` (how each protocol asks).
+Read `extension` (what the author of a client writes), `client_task`, `connection` (how a server is reached
+again), `protocols` (the requests of each protocol version), `errors`.
 """
 
 from .client_task import ClientTask
 from .extension import ClientTasks
-from .states import TaskState
+from .protocols import TaskState
 
 __all__ = ["ClientTask", "ClientTasks", "TaskState"]

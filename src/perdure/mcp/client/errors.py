@@ -1,14 +1,17 @@
-"""What can go wrong for a client, as one tree.
+"""The errors of a client that follows a task.
 
     PerdureError
     └── ClientTaskError
-        ├── WasCancelled       the task was cancelled, so there is no result
-        ├── MalformedTask      the server's answer is no task
-        ├── NotDeclared        the client was built without the extension
-        ├── NoTasks            the protocol that the server speaks has none
-        └── CannotAnswer       at 2025-11-25 questions are answered in another way
+        ├── TaskWasCancelled        the task was cancelled, so it has no result
+        ├── WaitTimeout             the task did not end in time; it keeps running
+        ├── ConnectionLost          the server cannot be reached, and the client may not repeat the request
+        ├── InvalidTaskResponse     the server's response is not a task
+        ├── ExtensionNotInstalled   the client was created without the extension
+        ├── TasksNotSupported       the negotiated protocol version has no tasks
+        └── AnswersNotSupported     at 2025-11-25 only callbacks answer questions
 
-What a server answers with an error stays the SDK's `MCPError`.
+Each has the id of its task in `task_id`, if there is a task. An error that the server returns stays the SDK's
+`MCPError`; while the task is waited for, the error's notes name the task.
 """
 
 from __future__ import annotations
@@ -17,40 +20,72 @@ from ...storage.errors import PerdureError
 
 
 class ClientTaskError(PerdureError):
-    """Something about following a task."""
+    """The base class of the errors of a client that follows a task."""
+
+    task_id: str | None = None
 
 
-class WasCancelled(ClientTaskError):
-    """The task was cancelled, so there is no result."""
+class TaskWasCancelled(ClientTaskError):
+    """Raised when the task was cancelled, so that it has no result."""
 
     def __init__(self, task_id: str) -> None:
-        super().__init__("the task was cancelled")
+        super().__init__(f"task {task_id} was cancelled")
         self.task_id = task_id
 
 
-class MalformedTask(ClientTaskError):
-    """The server's answer is no task."""
+class WaitTimeout(ClientTaskError, TimeoutError):
+    """Raised when a task did not end in time. The task keeps running, and can be waited for again."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"the server's answer is no task: {reason}")
+    retryable = True
+
+    def __init__(self, seconds: float, task_id: str | None) -> None:
+        what = "the call was not answered" if task_id is None else f"task {task_id} did not end"
+        super().__init__(f"{what} within {seconds:g} seconds")
+        self.task_id = task_id
 
 
-class NotDeclared(ClientTaskError):
-    """The client was built without the extension, so servers do not know that it understands tasks."""
+class ConnectionLost(ClientTaskError):
+    """Raised when the server cannot be reached.
+
+    `was_sent` is False if the call did not reach the server, so that it can be repeated safely. `is_closed`
+    is False if only this request failed, and the connection can be used for others.
+    """
+
+    retryable = True
+
+    def __init__(self, reason: str, *, was_sent: bool = True, is_closed: bool = True) -> None:
+        super().__init__(f"the connection to the server is lost: {reason}")
+        self.reason = reason
+        self.was_sent = was_sent
+        self.is_closed = is_closed
+
+
+class InvalidTaskResponse(ClientTaskError):
+    """Raised when the server's response, or a saved text, is not a task."""
+
+    def __init__(self, reason: str, task_id: str | None = None) -> None:
+        super().__init__(f"this is not a task: {reason}")
+        self.task_id = task_id
+
+
+class ExtensionNotInstalled(ClientTaskError):
+    """Raised when the client was created without the extension, so that it does not declare tasks."""
 
     def __init__(self) -> None:
-        super().__init__("build the client with this extension: Client(..., extensions=[tasks])")
+        super().__init__("create the client with this extension: Client(..., extensions=[tasks])")
 
 
-class CannotAnswer(ClientTaskError):
-    """In 2025-11-25 a server asks the client itself, while it waits for the result."""
+class TasksNotSupported(ClientTaskError):
+    """Raised when the negotiated protocol version has no tasks."""
 
-    def __init__(self) -> None:
-        super().__init__("at 2025-11-25 questions are answered by the client's callbacks, within wait()")
-
-
-class NoTasks(ClientTaskError):
-    """The protocol that the server speaks has no tasks."""
-
-    def __init__(self, version: str | None) -> None:
+    def __init__(self, version: str | None, task_id: str) -> None:
         super().__init__(f"protocol version {version} has no tasks")
+        self.task_id = task_id
+
+
+class AnswersNotSupported(ClientTaskError):
+    """Raised at 2025-11-25, where a server asks the client itself, while it waits for the result."""
+
+    def __init__(self, task_id: str) -> None:
+        super().__init__("at 2025-11-25 the callbacks of the client answer questions, during wait()")
+        self.task_id = task_id

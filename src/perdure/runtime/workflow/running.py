@@ -42,9 +42,9 @@ async def run(workflow: Workflow, task: Task) -> JsonLike:
     for number, step in enumerate(workflow.steps):
         task.check_cancelled()
         if step.name not in state_of(task.checkpoint).steps:
-            await task.report(step.name, number, len(workflow.steps))
+            await task.report_progress(number, len(workflow.steps), step.name)
             await _do(step, task)
-    await task.report("done", len(workflow.steps), len(workflow.steps))
+    await task.report_progress(len(workflow.steps), len(workflow.steps), "done")
     return state_of(task.checkpoint).steps[workflow.steps[-1].name].result
 
 
@@ -55,7 +55,7 @@ async def _do(step: Step, task: Task) -> None:
         arguments = _checked(step, _resolved(step, state, task.params))
         await _write(step, await _call(step, arguments, task), task)
     except Blocked as blocked:
-        key = f"{step.name}-{len(task.inputs) + 1}"  # no key twice in a task's life
+        key = f"{step.name}-{len(task.questions) + 1}"  # no key twice in a task's life
         paused = msgspec.to_builtins(Paused(key, blocked.why))
         raise Pause({key: question_of(blocked.why)}, checkpoint={PAUSED: paused}) from blocked
 
@@ -83,7 +83,7 @@ async def _result(step: Step, arguments: Mapping[str, object], task: Task) -> Js
     given = dict(arguments)
     hidden = task_parameter(step.function)
     if hidden is not None:
-        given[hidden] = task.within(step.name)
+        given[hidden] = task.scoped(step.name)
     if is_coroutine_function(step.function):
         result = await cast("Awaitable[JsonLike]", step.function(**given))
     else:
@@ -175,7 +175,7 @@ async def _continue(task: Task) -> None:
     paused = state_of(task.checkpoint).paused
     if paused is None:
         return
-    answer = task.inputs[paused.key].answer
+    answer = task.questions[paused.key].answer
     if not isinstance(answer, ElicitationAnswer) or answer.action != "accept":
         raise Failed(DECLINED, f"the client did not continue: {paused.why.message}")
     await task.save_checkpoint({**_taken(paused.why, answer.values, task), PAUSED: None})

@@ -1,7 +1,7 @@
-"""What a client is told when something cannot be done: each error of ours as a JSON-RPC error.
+"""The JSON-RPC errors of task requests.
 
-Absent, foreign and expired tasks are one answer. What only an operator can mend is logged here and named to
-nobody.
+Absent, foreign and expired tasks are one answer. What only an operator can repair is logged here, and no
+client sees it.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from mcp_types import (
     MISSING_REQUIRED_CLIENT_CAPABILITY,
 )
 
-from ..runtime import QueueFull
+from ..runtime import ClientCannotAnswer, QueueFull
 from ..storage.errors import NewerFormat, PerdureError
 from ..tasks import errors
-from .protocol import EXTENSION
+from .wire import EXTENSION, required_capability
 
 log = logging.getLogger("perdure.mcp")
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_CLIENTS_FAULT = (
+_CLIENT_ERRORS = (
     errors.NotFound,
     errors.InvalidValue,
     errors.InvalidCursor,
@@ -40,7 +40,7 @@ _CLIENTS_FAULT = (
     errors.IdempotencyKeyReused,
     errors.IllegalTransition,
 )
-_COME_BACK_LATER = (errors.QuotaExceeded, QueueFull)
+_BUSY_ERRORS = (errors.QuotaExceeded, QueueFull)
 
 ATTACH_TO_MCPSERVER = "build it with MCPServer(..., **tasks.attach())"
 ATTACH_TO_FASTMCP = (
@@ -49,13 +49,15 @@ ATTACH_TO_FASTMCP = (
 ATTACH_TO_LOW_LEVEL = "call tasks.install(server) before it starts"
 
 
-def refusal_of(error: PerdureError) -> MCPError:
-    """The JSON-RPC error that a client gets for an error of ours."""
-    if isinstance(error, _CLIENTS_FAULT):
+def to_mcp_error(error: PerdureError) -> MCPError:
+    """Return the JSON-RPC error that a client receives for an error of ours."""
+    if isinstance(error, _CLIENT_ERRORS):
         return MCPError(INVALID_PARAMS, str(error))
     if isinstance(error, errors.AuthenticationRequired):
         return MCPError(INVALID_REQUEST, str(error))
-    if isinstance(error, _COME_BACK_LATER):
+    if isinstance(error, ClientCannotAnswer):
+        return cannot_answer(error)
+    if isinstance(error, _BUSY_ERRORS):
         return MCPError(INTERNAL_ERROR, str(error), {"retryable": True})
     if isinstance(error, NewerFormat):
         log.warning("a request met a record of a newer version: %s", error)
@@ -69,21 +71,21 @@ def refusal_of(error: PerdureError) -> MCPError:
     return MCPError(INTERNAL_ERROR, "Internal error")
 
 
-def refusing(method: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
-    """Errors of ours, raised in this, become what a client is told."""
+def raises_mcp_errors(method: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+    """Make a coroutine function raise JSON-RPC errors in place of errors of ours."""
 
     @wraps(method)
-    async def refuse(*args: P.args, **kwargs: P.kwargs) -> R:
+    async def convert(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return await method(*args, **kwargs)
         except PerdureError as error:
-            raise refusal_of(error) from error
+            raise to_mcp_error(error) from error
 
-    return refuse
+    return convert
 
 
-def undeclared() -> MCPError:
-    """The client did not say, with this request, that it understands tasks."""
+def missing_capability() -> MCPError:
+    """Return the error for a request that does not declare the tasks extension."""
     return MCPError(
         MISSING_REQUIRED_CLIENT_CAPABILITY,
         "Missing required client capability",
@@ -91,49 +93,50 @@ def undeclared() -> MCPError:
     )
 
 
-def wrong_mode(tool: str, what: str) -> MCPError:
-    """A call as a task of a tool that cannot be one, or the other way round."""
+def cannot_answer(error: ClientCannotAnswer) -> MCPError:
+    """Return the error for a question that the client did not declare to support."""
+    return MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, str(error), required_capability(error.capability))
+
+
+def wrong_task_mode(tool: str, what: str) -> MCPError:
+    """Return the error for a call as a task of a tool that cannot be one, or the other way round."""
     return MCPError(METHOD_NOT_FOUND, f"tool {tool!r} {what}")
 
 
-def wrong_caller(tool: str) -> MCPError:
-    """Return the error for a tool that reached a durable function, for example one of a mounted server."""
-    return MCPError(
-        INTERNAL_ERROR,
-        f"tool {tool!r} is not durable itself and calls a durable function; register that function as a tool "
-        "of this server, or call it without its decorator",
-    )
-
-
-def wrong_header(header: str) -> MCPError:
+def header_mismatch(header: str) -> MCPError:
     return MCPError(HEADER_MISMATCH, f"{header} header does not match the request body's 'taskId' parameter")
 
 
-def unauthenticated() -> MCPError:
+def authentication_required() -> MCPError:
     return MCPError(INVALID_REQUEST, "this server serves tasks to authenticated callers only")
 
 
-def not_set_up(part: str) -> MCPError:
-    """Return the error for a server that was built without one of the three arguments."""
+def not_attached(part: str) -> MCPError:
+    """Return the error for a server that was built without a part of `tasks.attach()`."""
     return MCPError(INTERNAL_ERROR, f"tasks are not set up: the server lacks {part}; {ATTACH_TO_MCPSERVER}")
 
 
-def not_attached(function: str) -> MCPError:
-    """Return the error for a durable function that was called by a server without tasks."""
+def not_a_task(function: str) -> MCPError:
+    """Return the error for a durable function that was called outside of a task."""
     if _is_in_fastmcp():
         return MCPError(
             INTERNAL_ERROR,
             f"tasks are not set up: the server has no tasks for {function!r}; {ATTACH_TO_FASTMCP}",
         )
-    message = not_set_up("middleware=[tasks.middleware]").error.message
-    return MCPError(INTERNAL_ERROR, f"{message}; with a low-level Server, {ATTACH_TO_LOW_LEVEL}")
+    return MCPError(
+        INTERNAL_ERROR,
+        f"{function!r} is durable and runs only as a task. If a client called it, the server has no tasks: "
+        f"{ATTACH_TO_MCPSERVER}; with a low-level Server, {ATTACH_TO_LOW_LEVEL}. To start a task from other "
+        f"code, use tasks.runtime.submit({function!r}, arguments); to call the function itself, without a "
+        f"task, use {function}.__wrapped__(...)",
+    )
 
 
 def not_running() -> MCPError:
     """Return the error for a use of the runtime outside of the server's lifespan."""
     return MCPError(
         INTERNAL_ERROR,
-        "tasks are not running: the server has not started, has stopped, or lacks lifespan=tasks.lifespan",
+        "tasks are not running: the server has not started, or has stopped",
     )
 
 

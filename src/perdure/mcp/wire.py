@@ -1,0 +1,397 @@
+"""What both task protocols write on the wire. Pure: versions and keys, parameters, tasks, and capabilities.
+
+2026-07-28 has tasks as an extension, 2025-11-25 in its core. A `ttl` of null is always sent: it means that
+the task never expires.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, TypeAlias, TypeVar, cast
+
+import msgspec
+from mcp.server.context import ServerRequestContext
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    PROTOCOL_VERSION_META_KEY,
+    CallToolResult,
+    ClientCapabilities,
+    ElicitationCapability,
+    FormElicitationCapability,
+    RootsCapability,
+    SamplingCapability,
+    SamplingToolsCapability,
+    UrlElicitationCapability,
+)
+from msgspec import UNSET, UnsetType
+from pydantic import BaseModel
+
+from ..storage import Micros
+from ..tasks import Failure, Outcome, Status, Success, TaskRecord, expiry_and_deadlines
+from ..tasks.canonical_json import JsonLike
+from ..tasks.config import MIN_POLL_INTERVAL_MS
+from ..tasks.inputs import Capability, Input
+
+T = TypeVar("T")
+
+JsonObject: TypeAlias = dict[str, Any]
+RequestContext: TypeAlias = ServerRequestContext[Any, Any]
+
+PROTOCOL_2026 = "2026-07-28"
+PROTOCOL_2025 = "2025-11-25"
+"""The only version with tasks in its core."""
+
+EXTENSION = "io.modelcontextprotocol/tasks"
+"""The identifier of the tasks extension, which clients of 2026-07-28 declare with every request."""
+RELATED_TASK = "io.modelcontextprotocol/related-task"
+
+IDEMPOTENCY_KEY = "perdure/idempotencyKey"
+"""In `_meta` of a call: a repeated call with the same key returns the same task."""
+VARIABLES = "perdure/variables"
+"""In `_meta` of a task: its variables."""
+PROGRESS = "perdure/progress"
+"""In `_meta` of a task: its progress."""
+CREATED_TASK = "perdure/task"
+"""In `_meta` of a result at 2025-11-25, between our extension and our middleware: the task of the call."""
+REQUEST_ID = "perdure/requestId"
+"""In the stored `_meta` of a call: the id of the request."""
+
+REQUEST_META_KEYS = frozenset({CLIENT_CAPABILITIES_META_KEY, PROTOCOL_VERSION_META_KEY, "progressToken"})
+"""The keys of `_meta` that belong to one request, and not to the task that it becomes."""
+
+POLLS_PER_AGE = 6
+"""A client that polls after a sixth of the task's age learns of the end at most a sixth too late."""
+
+
+# Parameters
+
+
+class TaskParams(msgspec.Struct, frozen=True, rename="camel"):
+    """The parameters of `tasks/get`, `tasks/cancel` and `tasks/result`."""
+
+    task_id: str
+
+
+class UpdateParams(msgspec.Struct, frozen=True, rename="camel"):
+    """The parameters of `tasks/update`."""
+
+    task_id: str
+    input_responses: dict[str, Any]
+    meta: dict[str, Any] = msgspec.field(default={}, name="_meta")
+
+    @property
+    def variables(self) -> Mapping[str, JsonLike]:
+        given = self.meta.get(VARIABLES)
+        if given is None:
+            return {}
+        if not isinstance(given, dict):
+            raise MCPError(INVALID_PARAMS, f"Expected `object` - at `$._meta[{VARIABLES!r}]`")
+        return cast("dict[str, JsonLike]", given)
+
+
+class ListParams(msgspec.Struct, frozen=True):
+    """The parameters of `tasks/list`."""
+
+    cursor: str | None = None
+
+
+class TaskRequest(msgspec.Struct, frozen=True):
+    """`params.task` of a call at 2025-11-25: the client requests a task."""
+
+    ttl: float | UnsetType | None = UNSET
+
+    @property
+    def ttl_ms(self) -> int | UnsetType | None:
+        if not isinstance(self.ttl, float):
+            return self.ttl
+        if not self.ttl.is_integer():
+            raise MCPError(INVALID_PARAMS, "Expected an integer number of milliseconds - at `$.task.ttl`")
+        return int(self.ttl)
+
+
+class ListenParams(msgspec.Struct, frozen=True, rename="camel"):
+    """The `notifications` of `subscriptions/listen`, as far as they concern tasks."""
+
+    task_ids: list[str] = []
+
+
+def decode(params: object, type_: type[T], at: str = "$") -> T:
+    """Return parameters of this type. Raise -32602 with the name of a field that is wrong."""
+    if params is not None and not isinstance(params, dict):
+        raise MCPError(INVALID_PARAMS, f"Expected `object` - at `{at}`")
+    try:
+        return msgspec.convert(cast("object", params or {}), type_)
+    except msgspec.ValidationError as error:
+        raise MCPError(INVALID_PARAMS, str(error).replace("`$", f"`{at}", 1)) from error
+    except UnicodeEncodeError as error:
+        raise MCPError(INVALID_PARAMS, f"Expected names that are Unicode - at `{at}`") from error
+    except RecursionError as error:
+        raise MCPError(INVALID_PARAMS, f"Nested too deeply - at `{at}`") from error
+
+
+def declares_tasks(params: Mapping[str, Any] | None) -> bool:
+    """Return whether the client of 2026-07-28 declares, with this request, that it understands tasks."""
+    return isinstance(as_object(_declared(params).get("extensions")).get(EXTENSION), Mapping)
+
+
+def declares_tasks_of_2025(params: Mapping[str, Any] | None) -> bool:
+    """Return whether the client of 2026-07-28 declares the capability that 2025-11-25 has for tasks."""
+    return isinstance(_declared(params).get("tasks"), Mapping)
+
+
+def _declared(params: Mapping[str, Any] | None) -> JsonObject:
+    return as_object(as_object(as_object(params).get("_meta")).get(CLIENT_CAPABILITIES_META_KEY))
+
+
+def requested_task(ctx: RequestContext) -> TaskRequest | None:
+    """Return what the client requests for its task, or None if it does not request one.
+
+    Only clients of 2025-11-25 request tasks.
+    """
+    task = (ctx.params or {}).get("task") if ctx.protocol_version == PROTOCOL_2025 else None
+    return None if task is None else decode(task, TaskRequest, "$.task")
+
+
+def meta_of(ctx: RequestContext) -> JsonObject:
+    return as_object((ctx.params or {}).get("_meta"))
+
+
+def idempotency_key_of(meta: Mapping[str, Any]) -> str | None:
+    key = meta.get(IDEMPOTENCY_KEY)
+    if key is not None and not isinstance(key, str):
+        raise MCPError(INVALID_PARAMS, f"Expected `str` - at `$._meta[{IDEMPOTENCY_KEY!r}]`")
+    return key
+
+
+def as_object(value: object) -> JsonObject:
+    """Return a JSON object as a new dict; an empty one for any other value."""
+    return dict(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else {}
+
+
+# What is stored of a call
+
+
+class StoredCall(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A call as it is stored, so that a worker can make it again."""
+
+    name: str
+    arguments: dict[str, Any] | None = None
+    input_responses: dict[str, Any] | None = None
+    request_state: str | None = None
+
+
+def stored_meta(ctx: RequestContext) -> JsonObject:
+    """Return what the task keeps of the `_meta` of its call, with the version and the id of the request."""
+    kept = {name: value for name, value in meta_of(ctx).items() if name not in REQUEST_META_KEYS}
+    return {**kept, PROTOCOL_VERSION_META_KEY: ctx.protocol_version, REQUEST_ID: ctx.request_id}
+
+
+def protocol_of(meta: object) -> str:
+    """Return the version of the call that became a task, from its stored `_meta`."""
+    version = as_object(meta).get(PROTOCOL_VERSION_META_KEY)
+    return version if isinstance(version, str) else PROTOCOL_2026
+
+
+# Capabilities: what a client can be asked
+
+_CAPABILITIES = {
+    Capability.FORM: ClientCapabilities(elicitation=ElicitationCapability(form=FormElicitationCapability())),
+    Capability.URL: ClientCapabilities(elicitation=ElicitationCapability(url=UrlElicitationCapability())),
+    Capability.SAMPLING: ClientCapabilities(sampling=SamplingCapability()),
+    Capability.SAMPLING_TOOLS: ClientCapabilities(
+        sampling=SamplingCapability(tools=SamplingToolsCapability())
+    ),
+    Capability.ROOTS: ClientCapabilities(roots=RootsCapability()),
+}
+
+
+def capabilities_of(ctx: RequestContext) -> tuple[Capability, ...]:
+    """Return what the client of a request can be asked."""
+    declared = ctx.session.client_capabilities or ClientCapabilities()
+    elicitation, sampling = declared.elicitation, declared.sampling
+    can = {
+        # an empty declaration is older than the two modes, and means forms
+        Capability.FORM: elicitation is not None
+        and (elicitation.form is not None or elicitation.url is None),
+        Capability.URL: elicitation is not None and elicitation.url is not None,
+        Capability.SAMPLING: sampling is not None,
+        Capability.SAMPLING_TOOLS: sampling is not None and sampling.tools is not None,
+        Capability.ROOTS: declared.roots is not None,
+    }
+    return tuple(capability for capability, is_declared in can.items() if is_declared)
+
+
+def client_capabilities(capabilities: Iterable[str]) -> JsonObject:
+    """Return these capabilities as a client declares them."""
+    declared: JsonObject = {}
+    for capability in capabilities:
+        shape = _CAPABILITIES[Capability(capability)].model_dump(
+            by_alias=True, mode="json", exclude_none=True
+        )
+        for name, value in shape.items():
+            declared[name] = {**declared.get(name, {}), **value}
+    return declared
+
+
+def required_capability(capability: Capability) -> JsonObject:
+    """Return the error data that names what a client would have to declare."""
+    return {"requiredCapabilities": client_capabilities([capability])}
+
+
+# Tasks of 2026-07-28
+
+
+def create_task_result(task: TaskRecord, now: Micros) -> JsonObject:
+    """Return the answer to a call that became a task."""
+    return {"resultType": "task", **_fields_2026(task, now)}
+
+
+def task_2026(task: TaskRecord, now: Micros) -> JsonObject:
+    """Return a task as `tasks/get` and `notifications/tasks` send it, with its questions, result or error."""
+    shape = _fields_2026(task, now)
+    if shape["status"] == Status.INPUT_REQUIRED:
+        shape["inputRequests"] = {key: input_request(asked) for key, asked in task.questions.items()}
+    match task.outcome:
+        case Success() as success if task.status is Status.COMPLETED:
+            shape["result"] = result_2026(success)
+        case Failure() as failure if task.status is Status.FAILED:
+            shape["error"] = json_rpc_error(failure)
+        case _:
+            pass
+    if meta := _task_meta(task):
+        shape["_meta"] = meta
+    return shape
+
+
+def _fields_2026(task: TaskRecord, now: Micros) -> JsonObject:
+    return {
+        **_fields(task),
+        "ttlMs": expiry_and_deadlines.client_ttl_ms(task, now),
+        "pollIntervalMs": poll_interval_ms(task, now),
+    }
+
+
+def input_request(asked: Input) -> JsonObject:
+    """Return a question as the request that a server sends."""
+    shape: JsonObject = {"method": asked.kind.value}
+    if asked.params is not None:
+        shape["params"] = asked.params
+    return shape
+
+
+def result_2026(success: Success) -> JsonObject:
+    """Return the result of the call."""
+    return {"resultType": "complete", **as_object(success.value)}
+
+
+def json_rpc_error(failure: Failure) -> JsonObject:
+    shape: JsonObject = {"code": failure.code, "message": failure.message}
+    if not isinstance(failure.data_json, UnsetType):
+        shape["data"] = failure.data
+    return shape
+
+
+# Tasks of 2025-11-25
+
+
+def task_2025(task: TaskRecord, now: Micros) -> JsonObject:
+    """Return a task of 2025-11-25, where a call whose result reports an error has failed."""
+    ttl = expiry_and_deadlines.client_ttl_ms(task, now)
+    shape = {**_fields(task), "ttl": ttl, "pollInterval": poll_interval_ms(task, now)}
+    if task.is_error:
+        shape["status"] = Status.FAILED.value
+    if meta := _task_meta(task):
+        shape["_meta"] = meta
+    return shape
+
+
+def result_2025(task: TaskRecord, success: Success) -> JsonObject:
+    """Return what the call would have returned, with the id of its task."""
+    shape = as_object(success.value)
+    shape.pop("resultType", None)
+    return {**shape, "_meta": {**as_object(shape.get("_meta")), **related_task(task)}}
+
+
+def related_task(task: TaskRecord) -> JsonObject:
+    """Return the metadata that names the task to which a message belongs."""
+    return {RELATED_TASK: {"taskId": task.task_id}}
+
+
+def created_result(task: TaskRecord, now: Micros) -> CallToolResult:
+    """Return an ordinary result that carries the task of a call. `lift_task` makes the answer of it."""
+    return CallToolResult(content=[], _meta={CREATED_TASK: task_2025(task, now)})
+
+
+def lift_task(result: object) -> JsonObject | None:
+    """Return the answer to a call that became a task; None if the result does not carry a task."""
+    task = as_object(as_object(dump_result(result)).get("_meta")).get(CREATED_TASK)
+    return None if task is None else {"task": task}
+
+
+# Both
+
+
+def _fields(task: TaskRecord) -> JsonObject:
+    shape: JsonObject = {"taskId": task.task_id, "status": task.status.value}
+    if task.status_message is not None:
+        shape["statusMessage"] = task.status_message
+    if task.status is Status.INPUT_REQUIRED and not task.questions:
+        shape |= {"status": Status.WORKING.value, "statusMessage": "an operator has been asked"}
+    shape["createdAt"] = timestamp(task.created_at)
+    shape["lastUpdatedAt"] = timestamp(task.last_updated_at)
+    return shape
+
+
+def _task_meta(task: TaskRecord) -> JsonObject:
+    meta: JsonObject = {}
+    if task.variables:
+        meta[VARIABLES] = dict(task.variables)
+    if task.progress is not None:
+        meta[PROGRESS] = msgspec.to_builtins(task.progress)
+    return meta
+
+
+def timestamp(at: Micros) -> str:
+    """Return a time in ISO 8601, in microseconds."""
+    return (
+        datetime.fromtimestamp(at / 1_000_000, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    )
+
+
+def poll_interval_ms(task: TaskRecord, now: Micros) -> int:
+    """Return the advised interval: short for a young task, then longer, and at most the task's own."""
+    age = max(0, now - task.created_at) // 1000
+    return max(MIN_POLL_INTERVAL_MS, min(age // POLLS_PER_AGE, task.poll_interval_ms))
+
+
+def dump_result(result: object) -> JsonObject:
+    """Return a result of a handler as JSON."""
+    if isinstance(result, BaseModel):
+        return result.model_dump(by_alias=True, mode="json", exclude_none=True)
+    return as_object(result)
+
+
+def error_text(result: JsonObject) -> str | None:
+    """Return the text of the error that a result reports, or None if it does not report one."""
+    if result.get("isError") is not True:
+        return None
+    blocks = cast("list[Mapping[str, Any]]", result.get("content") or [])
+    texts = (block.get("text") for block in blocks if block.get("type") == "text")
+    return next(
+        (text for text in texts if isinstance(text, str) and text.strip()), "the tool reported an error"
+    )
+
+
+def result_or_raise(outcome: Outcome | None) -> Success:
+    """Return the result of a finished task. Raise its error."""
+    match outcome:
+        case Success():
+            return outcome
+        case Failure():
+            raise MCPError(outcome.code, outcome.message, outcome.data)
+        case None:
+            raise MCPError(INTERNAL_ERROR, "the task has no outcome")

@@ -1,0 +1,151 @@
+"""The log of a task and its newest progress reports: bounded lists that lose their oldest entries.
+
+They are stored as JSON, to which a later version may add fields. A list that cannot be read counts as empty,
+because it is only shown to people and clients, and decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast, get_args
+
+import msgspec
+from msgspec import Raw, UnsetType
+
+from ..storage.time_types import Timestamp
+from . import canonical_json
+from .canonical_json import Json, JsonLike, check_name
+from .errors import InvalidValue
+
+MAX_LOG_ENTRIES = 200
+MAX_REPORTS_KEPT = 8
+MAX_REPORTS_BYTES = 4096
+"""Maximum size of the newest progress reports: they share the size limit of the record with its contents."""
+
+LogLevel: TypeAlias = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
+LOG_LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)
+"""The levels of the protocol, from the least to the most severe."""
+
+T = TypeVar("T")
+
+
+class LogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One entry of the log. Use `log_entry` to create it."""
+
+    at: Timestamp
+    level: LogLevel
+    message: Any
+    """Usually a text. A function can also log any other JSON value."""
+    logger: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The message as text."""
+        if isinstance(self.message, str):
+            return self.message
+        return canonical_json.encode(self.message).decode()
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One progress report."""
+
+    done: int | float
+    total: int | float | None = None
+    message: str | None = None
+
+
+class NewestEntries(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """The newest entries of a list, and how many older ones were removed from it."""
+
+    removed: int = 0
+    entries: tuple[T, ...] = ()
+
+    @property
+    def total(self) -> int:
+        """The number of entries that were ever added."""
+        return self.removed + len(self.entries)
+
+    def after(self, count: int) -> tuple[T, ...]:
+        """Return the entries that were added after the first `count` ones, unless they were removed."""
+        return self.entries[max(0, count - self.removed) :]
+
+
+def log_entry(
+    at: Timestamp, level: LogLevel, message: JsonLike, logger: str | None, *, max_length: int
+) -> LogEntry:
+    """Return an entry that can be stored: a long message is cut, and what is not JSON is logged as text.
+
+    Raise InvalidValue if the level or the name of the logger is invalid.
+    """
+    if level not in LOG_LEVELS:
+        raise InvalidValue("level", f"must be one of {', '.join(LOG_LEVELS)}, not {level!r:.40}")
+    if logger is not None:
+        check_name("logger", logger, max_length)
+    return LogEntry(at=at, level=level, message=_storable(message, max_length), logger=logger)
+
+
+def _storable(message: JsonLike, max_length: int) -> Json:
+    if isinstance(message, str):
+        return _cut(message, max_length)
+    try:
+        encoded = canonical_json.encode_checked("message", message)
+    except InvalidValue:
+        return _cut(str(message), max_length)
+    if len(memoryview(encoded)) > max_length:
+        return _cut(bytes(encoded).decode(), max_length)
+    return canonical_json.decode(encoded)
+
+
+def _cut(text: str, max_length: int) -> str:
+    cut = text if len(text) <= max_length else f"{text[: max_length - 1]}…"
+    return cut if cut.isascii() else cut.encode(errors="replace").decode()
+
+
+_log_decoder = msgspec.json.Decoder(NewestEntries[LogEntry])
+_reports_decoder = msgspec.json.Decoder(NewestEntries[Report])
+_entries_decoder = msgspec.json.Decoder(NewestEntries[dict[str, Any]])
+
+
+def decode_log(raw: Raw | UnsetType) -> NewestEntries[LogEntry]:
+    return _decode(raw, _log_decoder)
+
+
+def decode_reports(raw: Raw | UnsetType) -> NewestEntries[Report]:
+    return _decode(raw, _reports_decoder)
+
+
+def append(
+    raw: Raw | UnsetType,
+    new: Sequence[msgspec.Struct],
+    *,
+    skipped: int = 0,
+    max_entries: int,
+    max_bytes: int,
+) -> Raw | UnsetType:
+    """Return the list with new entries at its end, without the oldest ones if it exceeds a limit.
+
+    An entry that the list already has is not added again: the write before may have succeeded although its
+    answer was lost. `skipped` entries before the new ones are only counted.
+    """
+    stored = _decode(raw, _entries_decoder)
+    times = {entry.get("at") for entry in stored.entries} - {None}
+    added = [
+        entry
+        for entry in cast("list[dict[str, Any]]", msgspec.to_builtins(new))
+        if entry.get("at") not in times or entry not in stored.entries
+    ]
+    if not added:
+        return raw
+    entries = [*stored.entries, *added][-max_entries:]
+    sizes = [len(canonical_json.encode(entry)) + 1 for entry in entries]
+    while entries and sum(sizes) > max_bytes:
+        del entries[0], sizes[0]
+    removed = stored.total + skipped + len(added) - len(entries)
+    return Raw(canonical_json.encode({"removed": removed, "entries": entries}))
+
+
+def _decode(raw: Raw | UnsetType, decoder: msgspec.json.Decoder[NewestEntries[T]]) -> NewestEntries[T]:
+    try:
+        return NewestEntries() if isinstance(raw, UnsetType) else decoder.decode(raw)
+    except msgspec.MsgspecError:
+        return NewestEntries()
