@@ -66,7 +66,7 @@ async def hosting(**options: Any) -> AsyncGenerator[Site]:
     @server.tool()
     @site.tasks.durable()
     async def talk(task: Task) -> str:
-        await task.log("debug", "details")
+        await task.log("debug", None)
         await task.log("warning", {"rows": 3}, logger="db")
         await site.gate.wait()
         await task.log("error", "the end")
@@ -318,7 +318,7 @@ async def test_a_session_that_listens_gets_the_log_of_its_task() -> None:
 
     meta = {RELATED: {"taskId": task_id}}
     assert of_method(seen, MESSAGE) == [
-        {"level": "debug", "data": "details", "_meta": meta},
+        {"level": "debug", "data": None, "_meta": meta},
         {"level": "warning", "data": {"rows": 3}, "logger": "db", "_meta": meta},
         {"level": "error", "data": "the end", "_meta": meta},
     ]
@@ -331,7 +331,7 @@ async def test_the_stream_of_the_result_carries_the_log_if_it_is_open() -> None:
         answer = await core.send("tasks/result", {"taskId": task_id})
         sent = [*of_method(seen, MESSAGE), *of_method(answer.frames, MESSAGE)]
 
-    assert [each["data"] for each in sent] == ["details", {"rows": 3}, "the end"]
+    assert [each["data"] for each in sent] == [None, {"rows": 3}, "the end"]
 
 
 @pytest.mark.parametrize("version", EVERY_VERSION)
@@ -341,7 +341,7 @@ async def test_a_waiting_call_carries_the_log_before_2026_07_28(version: str) ->
         answer = await call(site.url, version, "talk", {})
 
     sent = [each["data"] for each in of_method(answer.frames, MESSAGE)]
-    assert sent == ([] if version == MODERN else ["details", {"rows": 3}, "the end"])
+    assert sent == ([] if version == MODERN else [None, {"rows": 3}, "the end"])
     assert all("_meta" not in each for each in of_method(answer.frames, MESSAGE))
 
 

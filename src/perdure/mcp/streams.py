@@ -184,8 +184,11 @@ class Delivery:
     def take_log(self, task: TaskRecord) -> list[JsonObject]:
         """Return the new log entries as the parameters of `notifications/message`."""
         entries, self._log = task.log.after(self._log), task.log.total
-        messages = ({"level": each.level, "data": each.message, "logger": each.logger} for each in entries)
-        return [{name: value for name, value in each.items() if value is not None} for each in messages]
+        messages = [{"level": each.level, "data": each.message} for each in entries]
+        for message, entry in zip(messages, entries, strict=True):
+            if entry.logger is not None:
+                message["logger"] = entry.logger
+        return messages
 
 
 class TaskStream:
