@@ -177,7 +177,7 @@ class Tasks:
         operators_answer: bool = False,
         concurrency: int | None = None,
     ) -> object:
-        """Make calls of a tool tasks. Write it below the decorator that registers the tool.
+        """Make the calls of a tool tasks, which survive the server. Write it below the decorator that registers the tool.
 
         The function runs outside of the request that calls it, and again if its worker is lost or stops,
         unless `restart` is false. `retries` is how often it runs again after one of the exceptions in
