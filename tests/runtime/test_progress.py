@@ -143,7 +143,7 @@ async def test_a_thread_reports_through_the_event_loop(replicas: Replicas) -> No
     @app.function()
     def work(task: Task) -> str:
         for page in range(100):
-            anyio.from_thread.run(task.report, f"page {page}", page)
+            anyio.from_thread.run(task.report_progress, page, None, f"page {page}")
         return "done"
 
     runtime = await replicas.start(app)
