@@ -36,7 +36,7 @@ async def book_trip(city: str, traveller: Annotated[Traveller, Resolve(ask_who_t
         f"{traveller.name}, the trip to {city} costs {price}. Book it?",
         {"type": "object", "properties": {"book": {"type": "boolean"}}, "required": ["book"]},
     )
-    if agreed.action != "accept" or not agreed.values["book"]:
+    if agreed.action != "accept" or not agreed.data["book"]:
         return f"{traveller.name} stays at home"
     return f"{traveller.name} travels to {city} for {price}"
 

@@ -14,7 +14,7 @@ import pytest
 
 SOURCES = Path(__file__).parent.parent / "src" / "perdure"
 
-NOT_YET = ("mcp", "runtime")
+NOT_YET = ("runtime",)
 """Packages that will be rewritten. The issue that rewrites one removes it from this list."""
 
 SUFFIXES = (".py", ".html", ".sql", ".lua", ".js", ".css")

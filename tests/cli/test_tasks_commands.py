@@ -242,7 +242,7 @@ async def test_an_answer_comes_from_the_command_line_and_must_fit_the_form(tmp_p
         declined = await asking(runtime)
         row = (await run(url, "answer", declined.task.task_id, "--decline", "--json")).document
         assert row["open_questions"] == 0
-        assert (await runtime.wait(ANA, declined.task.task_id, 30)).task.outcome == Success.of({})
+        assert (await runtime.wait(ANA, declined.task.task_id, 30)).task.outcome == Success.of(None)
 
 
 # Cancelling and removing

@@ -387,7 +387,7 @@ async def test_a_wait_that_outlives_its_run_ends_and_leaves_its_place(replicas: 
     @app.function
     async def leaves(task: Task) -> str:
         left_behind.append(asyncio.create_task(task.elicit("Whose name?", key="name")))
-        await wait_until(lambda: "name" in task.inputs)
+        await wait_until(lambda: "name" in task.questions)
         return "done"
 
     runtime = await replicas.start(app, replace(UNHURRIED, max_waiting_runs=1))

@@ -120,7 +120,7 @@ class Asking:
     async def answer(self, runtime: Runtime, asks: Snapshot) -> None:
         """Return when the run that asked has heard of the answer."""
         await runtime.answer(ME, asks.task.task_id, {"whose": {"action": "decline"}})
-        await wait_until(lambda: self.tasks[0].inputs["whose"].is_answered)
+        await wait_until(lambda: self.tasks[0].questions["whose"].is_answered)
 
 
 @row(65)

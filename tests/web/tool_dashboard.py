@@ -84,7 +84,7 @@ def _app(storage: Storage, pages: asyncio.Semaphore) -> App:
     @app.function
     async def sign_report(year: int, task: Task) -> dict[str, object]:
         answer = await task.elicit(f"Whose name goes on <{year}>?", FORM)
-        return {"action": answer.action, "content": answer.data}
+        return {"action": answer.action, "content": answer.data or {}}
 
     @app.function
     async def print_report(year: int) -> str:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Coroutine
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
@@ -28,9 +26,6 @@ from ..tasks import errors
 from .wire import EXTENSION, required_capability
 
 log = logging.getLogger("perdure.mcp")
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 _CLIENT_ERRORS = (
     errors.NotFound,
@@ -69,19 +64,6 @@ def to_mcp_error(error: PerdureError) -> MCPError:
         return MCPError(INTERNAL_ERROR, "the server is busy; try again", {"retryable": True})
     log.error("a request failed: %s", error, exc_info=error)
     return MCPError(INTERNAL_ERROR, "Internal error")
-
-
-def raises_mcp_errors(method: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
-    """Make a coroutine function raise JSON-RPC errors in place of errors of ours."""
-
-    @wraps(method)
-    async def convert(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return await method(*args, **kwargs)
-        except PerdureError as error:
-            raise to_mcp_error(error) from error
-
-    return convert
 
 
 def missing_capability() -> MCPError:

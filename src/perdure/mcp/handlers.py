@@ -8,9 +8,10 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Protocol
+from functools import wraps
+from typing import Any, ParamSpec, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -27,7 +28,7 @@ from ..storage.errors import PerdureError
 from ..tasks import Owner, Snapshot, Status
 from ..tasks.errors import NotFound, TerminalTask
 from .adapters import ServerAdapter
-from .errors import header_mismatch, missing_capability, raises_mcp_errors
+from .errors import header_mismatch, missing_capability, to_mcp_error
 from .identity import Identity, headers_of
 from .streams import OpenStreams, StatusNotifier, Subscription, TaskStream, subscription_result
 from .wire import (
@@ -58,6 +59,9 @@ from .wire import (
 )
 
 log = logging.getLogger("perdure.mcp")
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 NAME_HEADER = "mcp-name"
 EARLY_POLL_DELAY = 0.25
@@ -117,6 +121,19 @@ class PollLimiter:
     def is_early(self, task_id: str) -> bool:
         due = self._due.get(task_id)
         return due is not None and time.monotonic() < due
+
+
+def raises_mcp_errors(method: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+    """Make a coroutine function raise JSON-RPC errors in place of errors of ours."""
+
+    @wraps(method)
+    async def convert(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return await method(*args, **kwargs)
+        except PerdureError as error:
+            raise to_mcp_error(error) from error
+
+    return convert
 
 
 class Handlers:

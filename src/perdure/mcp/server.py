@@ -177,14 +177,15 @@ class Tasks:
         operators_answer: bool = False,
         concurrency: int | None = None,
     ) -> object:
-        """Make calls of a tool tasks. Write it below the decorator that registers the tool.
+        """Make the calls of a tool tasks, which survive the server.
 
-        The function runs outside of the request that calls it, and again if its worker is lost or stops,
-        unless `restart` is false. `retries` is how often it runs again after one of the exceptions in
-        `retry_on`, after `Again`, or after a timeout; `backoff` is the time before the first retry. With
-        `mode="required"` only clients that understand tasks may call the tool. `ttl` is how long a task can
-        wait for its first start; `poll_interval` is the longest interval that clients are advised to poll in;
-        a question must be answered within `input_deadline`, else the task fails.
+        Write it below the decorator that registers the tool. The function runs outside of the request that
+        calls it, and again if its worker is lost or stops, unless `restart` is false. `retries` is how often
+        it runs again after one of the exceptions in `retry_on`, after `Again`, or after a timeout; `backoff`
+        is the time before the first retry. With `mode="required"` only clients that understand tasks may call
+        the tool. `ttl` is how long a task can wait for its first start; `poll_interval` is the longest
+        interval that clients are advised to poll in; a question must be answered within `input_deadline`,
+        else the task fails.
         """
         ttl_ms = UNSET if ttl is None else _milliseconds("ttl", ttl)
         resolve_ttl(ttl_ms, self._store_config)

@@ -33,10 +33,10 @@ class ToolServer:
     modern: Client2026
     core: Client2025
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, attach: dict[str, Any] | None = None, **options: Any) -> None:
         self.tasks = Tasks("memory:", runtime=FAST_CONFIG)
         self.server: MCPServer[Any] = MCPServer(
-            "bench", log_level="CRITICAL", **self.tasks.attach(), **options
+            "bench", log_level="CRITICAL", **self.tasks.attach(**(attach or {})), **options
         )
 
     def tool(self, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -220,6 +220,31 @@ async def test_a_way_of_ones_own_to_tell_callers_apart_counts_in_every_method(ge
             assert (await listed(again), await listed(bob)) == ({task_id}, set())
 
 
+@both
+async def test_a_way_of_ones_own_to_tell_callers_apart_is_asked_once_for_each_request(
+    generation: Generation,
+) -> None:
+    asked: list[str] = []
+
+    def identify(request: ServerRequestContext[Any, Any]) -> Owner | None:
+        asked.append(request.method)
+        return by_header(request)
+
+    async with (
+        served(None, identify=identify) as (url, _),
+        generation(url, headers={"x-user": "alice"}) as alice,
+    ):
+        asked.clear()
+        task_id = await alice.start("hold")
+        await alice.get(task_id)
+        await alice.send("tasks/cancel", {"taskId": task_id})
+        methods = ["tools/call", "tasks/get", "tasks/cancel"]
+        if isinstance(alice, TokenClient2025):
+            await listed(alice)
+            methods.append("tasks/list")
+        assert asked == methods
+
+
 @row(30)
 @both
 async def test_whom_a_way_of_ones_own_cannot_tell_is_anonymous(generation: Generation) -> None:

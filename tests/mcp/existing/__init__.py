@@ -1,0 +1,1 @@
+"""A server that exists already, before and after its tool became durable."""
