@@ -37,7 +37,7 @@ KINDS = ("contract", "rotation", "once")
 IMPORTED = "ignore::pytest.PytestAssertRewriteWarning"
 """Pytest warns because this process has already imported some test modules."""
 LASTING = ["sqlite", *engines.SERVERS]
-ENGINES_BY_ROW = {94: ["memory", "sqlite", "postgres"], 97: LASTING, 107: LASTING}
+ENGINES_BY_ROW = {94: ["memory", "sqlite", "postgres"], 97: LASTING, 107: LASTING, 132: LASTING}
 """The engines of rows that do not apply to all five. 94 names its engines; memory cannot keep data as 97
 demands, and has no stored bytes to damage as in 107.
 """
