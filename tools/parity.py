@@ -37,8 +37,8 @@ KINDS = ("contract", "rotation", "once")
 IMPORTED = "ignore::pytest.PytestAssertRewriteWarning"
 """Ignores a warning of pytest: this process has already imported some test modules."""
 LASTING = ["sqlite", *engines.SERVERS]
-ENGINES_BY_ROW = {94: ["memory", "sqlite", "postgres"], 97: LASTING, 107: LASTING}
-"""The engines of rows that do not apply to all five engines. Row 94 lists its engines. Rows 97 and 107 omit
+ENGINES_BY_ROW = {94: ["memory", "sqlite", "postgres"], 97: LASTING, 107: LASTING, 132: LASTING}
+"""The engines of rows that do not apply to all five engines. Row 94 lists its engines. The other rows omit
 memory, which loses its data when the process ends, and stores no bytes that could be damaged.
 """
 ERRORS_ROW = 100

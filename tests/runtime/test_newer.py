@@ -17,7 +17,7 @@ from perdure.tasks import InputKind, InputRequest, Snapshot
 from perdure.tasks.stored_task import LEASES, lease_address
 
 from ..conditions import wait_until
-from ..markers import row
+from ..markers import row, strong_memory
 from ..newer import FUTURE, changed, newer, put, stored
 from .apps import counted, hanging
 from .faulty_storage import ME, MovedClock, now, until_released
@@ -114,6 +114,7 @@ async def test_recovery_leaves_a_lease_of_a_newer_version_and_its_task(
 
 
 @row(105)
+@strong_memory("it writes the lease by itself, and a commit that is lost is not repeated")
 async def test_a_free_lease_of_a_newer_version_is_not_taken_cancelled_or_deleted(replicas: Replicas) -> None:
     app = quick()
     creator = await replicas.start(app, work=False)
