@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from math import isfinite
 from typing import Any, ParamSpec, TypedDict, TypeVar, cast, overload
 
@@ -30,9 +30,9 @@ from msgspec.structs import replace
 from pydantic import BaseModel
 
 from ..runtime import App, ClientCannotAnswer, Failed, Function, Pause, Runtime, RuntimeConfig, Task
-from ..storage import Storage
+from ..storage import Micros, Storage
 from ..storage.time_types import Duration, to_milliseconds, to_seconds
-from ..tasks import StoreConfig, Success
+from ..tasks import Owner, StoreConfig, Success
 from ..tasks.edits import resolve_ttl
 from ..tasks.errors import InvalidValue
 from .adapters import LowLevelAdapter, MCPServerAdapter, ServerAdapter
@@ -306,6 +306,26 @@ class Tasks:
             if self._adapter is not None:
                 self._adapter.state = self._states[-1] if self._states else None
 
+    @contextmanager
+    def overridden(
+        self,
+        url: str | Storage,
+        *,
+        owner: Owner,
+        clock: Callable[[], Micros],
+        runtime: RuntimeConfig | None = None,
+    ) -> Generator[None]:
+        """Use another storage and clock, and one owner for all callers, if the server starts in this block.
+
+        For tests, which must not touch the storage of the server.
+        """
+        host, app = self._host, self._app.replaced(url, clock=clock, runtime=runtime)
+        self._host, self._identity.fixed_owner = host.replaced(app), owner
+        try:
+            yield
+        finally:
+            self._host, self._identity.fixed_owner = host, None
+
     def start_soon(self, function: Callable[..., Awaitable[None]], /, *args: object) -> None:
         """Run a function in the background, until it returns or the server stops."""
         self._host.start_soon(function, *args)
@@ -412,6 +432,9 @@ class _RuntimeHost:
         self._group: TaskGroup | None = None
         self._hosting: asyncio.Task[None] | None = None
         self._stop = anyio.Event()
+
+    def replaced(self, app: App) -> _RuntimeHost:
+        return _RuntimeHost(app, self._keep_alive)
 
     @property
     def runtime(self) -> Runtime:

@@ -16,8 +16,8 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar, overload
 
-from ..storage import Storage, open_storage
-from ..storage.time_types import Duration, to_seconds
+from ..storage import Micros, Storage, open_storage
+from ..storage.time_types import Duration, system_clock, to_seconds
 from ..tasks import StoreConfig, TaskStore
 from .config import RuntimeConfig
 from .executor import Executor
@@ -45,6 +45,15 @@ class App:
         self._store = store
         self._runtime = runtime
         self._executor = executor
+        self._clock: Callable[[], Micros] = system_clock
+
+    def replaced(
+        self, url: str | Storage, *, clock: Callable[[], Micros], runtime: RuntimeConfig | None = None
+    ) -> App:
+        """Return an app with the same functions on another storage, with another clock."""
+        app = App(url, store=self._store, runtime=runtime or self._runtime, executor=self._executor)
+        app.functions, app._clock = self.functions, clock
+        return app
 
     @overload
     def function(self, call: F, /) -> F: ...
@@ -123,7 +132,7 @@ class App:
         A storage that was given ready is not closed: whoever opened it closes it.
         """
         async with _opened(self.url) as storage:
-            store = TaskStore(storage, self._store)
+            store = TaskStore(storage, self._store, clock=self._clock)
             executor = None if self._executor is None else self._executor(store, self._runtime)
             runtime = Runtime(store, self.functions, self._runtime, executor=executor, name=name)
             if not work:

@@ -1,0 +1,163 @@
+"""`perdure.testing`: a durable tool in a unit test, with a client that answers, in simulated time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.shared.exceptions import MCPError
+from mcp_types import CreateMessageResult, ListRootsResult, Root, TextContent
+from pydantic import BaseModel
+
+from perdure import Again, Owner, Task, Tasks
+from perdure.mcp import Identify
+from perdure.tasks.errors import InvalidValue
+from perdure.testing import FakeAnswer, FakeClient, NoAnswerLeft, Question, SimulatedTime, run_task
+
+pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore:The .* capability is deprecated")]
+
+
+class Name(BaseModel):
+    name: str
+
+
+@asynccontextmanager
+async def lifespan(_: object) -> AsyncGenerator[dict[str, str]]:
+    yield {"printer": "the printer"}
+
+
+def make_server(url: str = "memory:", identify: Identify | None = None) -> MCPServer[Any]:
+    tasks = Tasks(url, identify=identify)
+    server: MCPServer[Any] = MCPServer("tests", **tasks.attach(lifespan=lifespan))
+
+    @server.tool()
+    @tasks.durable
+    async def build_report(year: int, ctx: Context[Any, Any]) -> str:
+        await ctx.report_progress(1, 2)
+        await ctx.info(f"building {year}")  # pyright: ignore[reportDeprecated]
+        answer = await ctx.elicit("Whose name goes on it?", schema=Name)
+        await ctx.report_progress(2, 2)
+        name = answer.data.name if answer.action == "accept" else "nobody"
+        return f"Report {year} by {name}, for {ctx.request_context.lifespan_context['printer']}"
+
+    @server.tool()
+    @tasks.durable(retries=2, retry_on=(ConnectionError,), backoff=600)
+    async def wait_for_approval(days: float, task: Task) -> str:
+        await anyio.sleep(days * 86_400)
+        if task.attempt < 3:
+            raise ConnectionError("not yet")
+        return f"approved at attempt {task.attempt}"
+
+    @server.tool()
+    @tasks.durable
+    async def ask_the_client(task: Task) -> str:
+        said = await task.sample([{"role": "user", "content": {"type": "text", "text": "Hi"}}], max_tokens=5)
+        roots = await task.list_roots()
+        return f"{said['content']['text']} {len(roots)}"
+
+    @server.tool()
+    @tasks.durable
+    async def always_again() -> str:
+        raise Again("never works")
+
+    return server
+
+
+async def test_a_tool_runs_with_its_questions_progress_log_and_lifespan() -> None:
+    client = FakeClient({"name": "Ada"})
+    result = await run_task(make_server(), "build_report", {"year": 2026}, client=client)
+    assert result.structured_content == {"result": "Report 2026 by Ada, for the printer"}
+    assert [question.message for question in client.questions] == ["Whose name goes on it?"]
+    assert (client.progress[-1].done, client.progress[-1].total) == (2, 2)
+    assert [entry.message for entry in client.log] == ["building 2026"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "name"),
+    [
+        (Name(name="Eve"), "Eve"),
+        ("decline", "nobody"),
+        (lambda asked: {"name": asked.kind.name}, "ELICITATION"),
+    ],
+)
+async def test_an_answer_is_a_model_a_refusal_or_a_function(answer: FakeAnswer, name: str) -> None:
+    result = await run_task(make_server(), "build_report", {"year": 1}, client=FakeClient(answer))
+    assert result.structured_content == {"result": f"Report 1 by {name}, for the printer"}
+
+
+async def test_sampling_and_roots_are_answered_too() -> None:
+    client = FakeClient(
+        CreateMessageResult(role="assistant", content=TextContent(text="Hello"), model="m"),
+        ListRootsResult(roots=[Root(uri="file:///srv")]),  # pyright: ignore[reportArgumentType]
+    )
+    result = await run_task(make_server(), "ask_the_client", client=client)
+    assert result.structured_content == {"result": "Hello 1"}
+
+
+async def test_a_question_without_an_answer_fails_the_test() -> None:
+    with pytest.raises(
+        NoAnswerLeft, match="asked 'Whose name goes on it\\?', but FakeClient has no answer left"
+    ):
+        await run_task(make_server(), "build_report", {"year": 2026})
+
+
+async def test_a_client_that_cannot_be_asked_is_like_a_real_one() -> None:
+    with pytest.raises(MCPError, match="elicitation"):
+        await run_task(make_server(), "build_report", {"year": 1}, client=FakeClient(capabilities=()))
+
+
+async def test_wrong_arguments_and_errors_are_those_of_a_real_call() -> None:
+    refused = await run_task(make_server(), "build_report", {"year": "soon"})
+    assert refused.is_error
+    with pytest.raises(MCPError, match="never works"):
+        await run_task(make_server(), "always_again")
+
+
+async def test_neither_the_storage_nor_the_callers_of_the_server_are_used(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.db"
+    server = make_server(f"sqlite:///{path}", identify=lambda _: Owner.user("issuer", "somebody"))
+    result = await run_task(server, "build_report", {"year": 1}, client=FakeClient({"name": "Ada"}))
+    assert not result.is_error
+    assert not path.exists()
+
+
+async def test_a_server_without_tasks_is_refused() -> None:
+    server: MCPServer[Any] = MCPServer("plain")
+    with pytest.raises(InvalidValue, match="has no durable tools"):
+        await run_task(server, "anything")
+
+
+def test_days_take_a_moment_and_retries_wait_for_their_backoff() -> None:
+    time = SimulatedTime()
+    result = time.run(run_task, make_server(), "wait_for_approval", {"days": 3})
+    assert result.structured_content == {"result": "approved at attempt 3"}
+    assert timedelta(days=9, minutes=15) <= time.elapsed < timedelta(days=9, hours=1)
+
+
+def test_the_answer_can_come_a_week_later() -> None:
+    time, asked_at = SimulatedTime(), list[timedelta]()
+
+    def note(question: Question) -> dict[str, str]:
+        asked_at.append(time.elapsed)
+        return {"name": question.kind.value}
+
+    async def scenario() -> str:
+        await anyio.sleep(7 * 86_400)
+        result = await run_task(make_server(), "build_report", {"year": 1}, client=FakeClient(note))
+        return str(result.structured_content)
+
+    assert "elicitation/create" in time.run(scenario)
+    assert asked_at[0] >= timedelta(days=7)
+    assert time.now().isoformat() >= "2026-01-08"
+
+
+def test_a_simulation_in_which_nothing_can_happen_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perdure.testing.MAX_REAL_WAIT", 0.01)
+    with pytest.raises(RuntimeError, match="does not happen"):
+        SimulatedTime().run(anyio.Event().wait)
