@@ -261,7 +261,7 @@ def _is_encrypted(url: str) -> bool:
 
 
 def _password(settings: BlueskySettings, environ: Mapping[str, str]) -> str | None:
-    """Return the app password, or None if no login is set. Raise InvalidSettings if the password is missing."""
+    """Return the app password, or None without a login. Raise InvalidSettings if the password is missing."""
     if settings.identifier is None:
         return None
     if password := environ.get(settings.password_variable):
