@@ -103,7 +103,7 @@ class TaskStore:
     ) -> Snapshot:
         """Create a task, or return the existing task with the same idempotency key.
 
-        With `lease`, the task is claimed when it is created; `lease` returns the change that stores the lease.
+        With `lease`, the task is claimed when created; `lease` returns the change that stores the lease.
         """
         self._check_owner_allowed(owner)
         if new.idempotency_key is not None:
