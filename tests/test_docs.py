@@ -40,6 +40,7 @@ RUN = {
     "guides/operating.md",
     "guides/postgres.md",
     "guides/replicas.md",
+    "guides/testing.md",
 }
 PORT = re.compile(r"\b80\d\d\b")
 

@@ -6,9 +6,9 @@ A row with the word `proven` in its last column needs a test. There are three ki
 - rotation: a test of a higher layer, which runs on memory, on SQLite and on one server that the seed chooses
 - once: a test that uses no storage, or only one particular engine
 
-With `--all`, the tests are collected for every engine, like `make test-all` runs them. The command fails if a
-proven row has no test, or if the storage tests of a row miss an engine. For row 100, the last complete test
-run must also have raised every error.
+With `--all`, the tests are collected for every engine, as for `make test-all`. The command fails if a proven
+row has no test, or if it has storage tests but none on a required engine. It also fails if the last complete
+test run did not raise every error (row 100).
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ PARAMETERS = ("on_engine", "on_shared_engine", "engine")
 """The test parameters whose values are names of engines."""
 KINDS = ("contract", "rotation", "once")
 IMPORTED = "ignore::pytest.PytestAssertRewriteWarning"
-"""Ignores a warning of pytest: this process has already imported some test modules."""
+"""Makes pytest ignore the warning that this process has already imported some test modules."""
 LASTING = ["sqlite", *engines.SERVERS]
 ENGINES_BY_ROW = {94: ["memory", "sqlite", "postgres"], 97: LASTING, 107: LASTING, 132: LASTING}
-"""The engines of rows that do not apply to all five engines. Row 94 lists its engines. The other rows omit
+"""The engines for each row that does not apply to all five. Row 94 lists its engines. The other rows omit
 memory, which loses its data when the process ends, and stores no bytes that could be damaged.
 """
 ERRORS_ROW = 100
@@ -118,7 +118,7 @@ def collect(*options: str) -> dict[int, list[Proof]]:
 
 
 def missing_engines(row: Row, proofs: list[Proof], *, everywhere: bool) -> list[str]:
-    """Return the engines on which tests of a row are missing. Rows without storage tests need no engine."""
+    """Return the engines on which a row lacks a test. A row without storage tests requires no engine."""
     seen = {proof.engine for proof in proofs} - {None}
     if not seen:
         return []
@@ -142,7 +142,7 @@ def show(row: Row, proofs: list[Proof]) -> None:
 
 
 def summary(claimed: list[Row], proofs: dict[int, list[Proof]], *, everywhere: bool) -> str:
-    """Return a sentence with the number of proven rows. Each row counts for its strongest kind of test."""
+    """Return a sentence that counts the proven rows by the strongest kind of test that each row has."""
     kinds = Counter[str]()
     for row in claimed:
         found = {proof.kind for proof in proofs.get(row.number, [])}
@@ -156,7 +156,7 @@ def summary(claimed: list[Row], proofs: dict[int, list[Proof]], *, everywhere: b
 
 
 def unraised() -> list[str]:
-    """Return a problem for each error that the last complete test run did not raise, for row 100."""
+    """Return a message for each error that the last complete test run did not raise, as row 100 requires."""
     seen = raised.recorded()
     if seen is None:
         return [f"row {ERRORS_ROW}: no complete test run was recorded; run: make test"]

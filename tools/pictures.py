@@ -1,4 +1,4 @@
-"""`make pictures`: takes the screenshot of the dashboard for the README, from the sample server."""
+"""`make pictures`: takes the screenshot for the README, which shows the dashboard of the sample server."""
 
 from __future__ import annotations
 

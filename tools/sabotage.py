@@ -1,4 +1,4 @@
-"""`make sabotage`: mutation testing. It breaks one line for each parity row: the tests of the row must fail.
+"""`make sabotage`: mutation testing. It breaks a line for each parity row; the tests of the row must fail.
 
 Each mutant in sabotage.toml specifies a row, a file of the package, a piece of code and its replacement. The
 mutant is applied to a copy of the sources, and the tests of its row run on this copy, with the engines that
@@ -99,8 +99,8 @@ def planned() -> list[Mutant]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.sabotage")
-    parser.add_argument("rows", type=int, nargs="*", help="rows whose mutants to run (default: all rows)")
-    parser.add_argument("--third", type=int, choices=(1, 2, 3), help="run every third mutant from this one")
+    parser.add_argument("rows", type=int, nargs="*", help="run only the mutants of these rows (default: all)")
+    parser.add_argument("--third", type=int, choices=(1, 2, 3), help="run every third mutant from this index")
     options = parser.parse_args()
     plan = planned()
     chosen = [each for each in plan if not options.rows or each.row in options.rows]

@@ -26,7 +26,7 @@ PARTS = {
 }
 LOG_METHODS = {"debug", "info", "warning", "error", "exception", "critical"}
 MIN_WORDS = 3
-"""Messages with fewer words are ignored: they are labels and codes."""
+"""Messages with fewer words are ignored, because they are usually labels or codes."""
 
 
 class Sentence(NamedTuple):

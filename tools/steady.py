@@ -1,4 +1,4 @@
-"""`make steady`: runs the tests with six seeds, the last two while other processes keep every core busy.
+"""`make steady`: runs the tests with six seeds. Other processes keep all cores busy during the last two runs.
 
 It writes the results, and the slowest tests of the first run, to benchmarks/TESTS.md, and fails if a run
 fails. The output of a failed run is kept in .venv/steady-SEED.log.

@@ -294,7 +294,7 @@ def test_a_worker_that_is_given_a_server_says_how_that_is_served(tmp_path: Path,
 def test_a_worker_that_is_given_anything_else_says_what_it_is(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN_SERVER)
     ended = perdure_command("worker", "own:text", folder=tmp_path)
-    expect(ended, 2, "perdure: own:text is a str, not a perdure.runtime.App\n")
+    expect(ended, 2, "perdure: own:text is a str, not a perdure.runtime.App; name an App instead\n")
 
 
 # perdure itself

@@ -339,7 +339,7 @@ async def test_a_storage_that_does_not_answer_is_worth_another_try(place: Place)
 async def test_two_settings_files_in_a_folder_are_one_too_many(place: Place) -> None:
     place.folder.joinpath("feeds.yml").write_text("{}", encoding="utf-8")
     ended = await place.feeds("status", code=2)
-    assert "found feeds.toml and feeds.yml; keep only one, or choose one with --settings" in ended.err
+    assert "several settings files: feeds.toml, feeds.yml; keep one, or choose with --settings" in ended.err
     async with place.store():
         await place.feeds("status", "--settings", "feeds.yml", "--url", place.url)
 

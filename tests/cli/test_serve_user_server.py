@@ -72,7 +72,7 @@ async def test_an_exception_of_ones_own_route_is_logged_once_with_its_traceback(
             assert (await client.get(f"{root_of(server)}/broken")).status_code == 500
         await server.program.until_said("KeyError: 'no such cup'")
         await server.program.end(signal.SIGTERM)
-    assert "ERROR GET '/broken' raised an exception\nTraceback" in server.program.said
+    assert "ERROR request GET '/broken' failed\nTraceback" in server.program.said
     assert "in broken\n" in server.program.said
     assert server.program.said.count("KeyError: 'no such cup'") == 1
 

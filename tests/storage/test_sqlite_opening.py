@@ -74,7 +74,7 @@ async def test_a_foreign_sqlite_file_is_refused_and_untouched(tmp_path: Path, st
     make_sqlite_file(path, *statements)
     error = await refusal(path)
     assert isinstance(error, ForeignStorage)
-    assert error.remedy == "use another path"
+    assert error.remedy == "use another path in the URL"
     assert str(path) in str(error)
 
 

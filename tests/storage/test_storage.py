@@ -129,7 +129,7 @@ async def test_a_call_outside_the_contract_names_the_argument(
 
 
 async def test_a_key_is_watched_within_a_partition() -> None:
-    with pytest.raises(InvalidArgument, match="pass partition as well"):
+    with pytest.raises(InvalidArgument, match="pass `partition` too"):
         Storage(MemoryEngine()).watch(SPACE, key="k")
     with pytest.raises(InvalidArgument, match="key"):
         Storage(MemoryEngine()).watch(SPACE, PARTITION, "")

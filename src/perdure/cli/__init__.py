@@ -1,4 +1,4 @@
-"""The `perdure` command. It needs the extra `cli`: `pip install 'perdure[cli]'`."""
+"""The `perdure` command. It requires the `cli` extra: `pip install 'perdure[cli]'`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Run the `perdure` command. Exit with a hint if the extra `cli` is not installed."""
+    """Run the `perdure` command. Exit with a hint if the `cli` extra is not installed."""
     try:
         from .commands import commands  # noqa: PLC0415 (the extra may be missing)
         from .errors import report_errors  # noqa: PLC0415

@@ -65,12 +65,12 @@ def worker(
     url: Annotated[str | None, Option(metavar="URL", hidden=True)] = None,  # noqa: ARG001 (refused below)
     verbose: VerboseOption = False,
 ) -> None:
-    """Run a worker for the tasks of an app until stopped (Ctrl+C or SIGTERM)."""
+    """Run a worker that executes the tasks of an app, until stopped with Ctrl+C or SIGTERM."""
     configure_logging(verbose=verbose)
     refuse_options(context, app, "url")
     loaded = load_app(app)
     if not loaded.functions:
-        raise CommandError("the app has no functions to run; decorate at least one with @app.function")
+        raise CommandError("the app has no functions to run; decorate a function with @app.function")
     if isinstance(loaded.url, str):
         require_shared(loaded.url)
     anyio.run(_run_worker, loaded)
@@ -87,7 +87,7 @@ async def _run_worker(app: App) -> None:
 
 
 def _exit_despite_threads() -> None:
-    """End the process even if a thread still runs an abandoned function. A normal exit would wait for it."""
+    """End the process even if other threads are still running. A normal exit would wait for them."""
     if all(thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
         return
     logging.shutdown()
@@ -98,21 +98,21 @@ def _exit_despite_threads() -> None:
 
 @command(commands)
 def migrate(options: CommonOptions) -> None:
-    """Create the tables that the storage needs, or upgrade them to this version of perdure."""
+    """Create the tables that the storage needs, or upgrade existing tables to this version of perdure."""
     anyio.run(migrate_storage, options.storage())
     options.print({"ready": True}, ["The storage is ready."])
 
 
 @command(commands)
 def copy(
-    target: Annotated[str, Argument(metavar="TARGET", help="URL of an empty storage to copy to.")],
+    target: Annotated[str, Argument(metavar="TARGET", help="URL of the storage to copy to.")],
     *,
-    merge: Annotated[bool, Option("--merge", help="Allow TARGET to contain records already.")] = False,
+    merge: Annotated[bool, Option("--merge", help="Copy even if TARGET is not empty.")] = False,
     options: CommonOptions,
 ) -> None:
     """Copy all records from the storage at --url to another storage, and verify the copy.
 
-    Stop all servers and workers of both storages first. To resume an interrupted copy, run the command again.
+    First stop all servers and workers that use either storage. To resume a copy, run the command again.
     """
     require_shared(target)
     source = options.existing_storage()

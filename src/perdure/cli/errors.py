@@ -1,9 +1,9 @@
-"""The errors that commands report, and the exit codes.
+"""The errors that commands report, and the exit codes of the `perdure` command.
 
 0   success.
 1   failure: the storage or the feed source is unavailable, a task or an account is in the wrong state, or a
     check found a problem. The same command may succeed later.
-2   wrong usage: the command can only succeed after you change its arguments, the settings or the storage.
+2   usage error: the command fails until you change its arguments, the settings or the storage.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class CommandError(Exception):
 
 
 ReportedError: TypeAlias = CommandError | PerdureError
-"""Errors that are printed as a message. All other exceptions are printed with a traceback."""
+"""Exceptions that are reported without a traceback. All other exceptions are printed with a traceback."""
 
 _USAGE_ERRORS = (
     *(CommandError, MaintenanceError, StorageError),
@@ -44,7 +44,7 @@ def exit_code(error: ReportedError) -> int:
 
 @contextmanager
 def report_errors() -> Generator[None]:
-    """Print a `ReportedError` from the `with` block, and exit with its code. Re-raise other exceptions."""
+    """Print a `ReportedError` that the `with` block raises, and exit. Let other exceptions propagate."""
     try:
         yield
     except (CommandError, PerdureError, ExceptionGroup) as error:
@@ -56,7 +56,7 @@ def report_errors() -> Generator[None]:
 
 
 def _first_reported(error: Exception) -> ReportedError | None:
-    """Return `error`, or the first error of a group. Return None unless all of them are `ReportedError`."""
+    """Return the first `ReportedError` in `error`, or None if `error` is or contains any other exception."""
     if isinstance(error, ExceptionGroup):
         group = cast("ExceptionGroup[Exception]", error)
         reported = [_first_reported(each) for each in group.exceptions]
@@ -65,7 +65,7 @@ def _first_reported(error: Exception) -> ReportedError | None:
 
 
 def error_message(error: ReportedError) -> str:
-    """Return the message for the user. Only a `CommandError` may have more than one line."""
+    """Return the message to print. It is a single line unless `error` is a `CommandError`."""
     if isinstance(error, CommandError):
         return str(error)
     message = one_line(str(error))

@@ -1,4 +1,4 @@
-"""Imports the user's app or server from a name of the form `module:attribute`."""
+"""Imports the user's app or server, given a name of the form `module:attribute`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def load_app(name: str) -> App:
     if not kinds.isdisjoint(_SERVERS):
         hint = f"run it with: perdure serve {name}"
         raise CommandError(f"{name} is an MCP server, not a perdure.runtime.App; {hint}")
-    raise CommandError(f"{name} is a {type(app).__name__}, not a perdure.runtime.App")
+    raise CommandError(f"{name} is a {type(app).__name__}, not a perdure.runtime.App; name an App instead")
 
 
 def load(name: str, what: str) -> object:
-    """Import the object `name`. Search the current directory first. `what` is for an error message."""
+    """Import the object `name`. If the name is invalid, the error suggests the form `module:<what>`."""
     module_name, _, attribute = name.partition(":")
     if not (module_name and attribute):
         raise CommandError(f"invalid name {name!r}; use the form module:{what}")

@@ -33,19 +33,19 @@ VerboseOption = Annotated[bool, Option("--verbose", "-v", help="Log debug messag
 
 @dataclass(frozen=True, kw_only=True)
 class CommonOptions:
-    """The options of all commands that print a result."""
+    """The options shared by all commands that print a result."""
 
     url: UrlOption = None
     json: Annotated[bool, Option("--json", help="Print the result as JSON.")] = False
 
     def storage(self, configured: str | None = None) -> str:
-        """Return the storage URL. Raise CommandError if its records would be lost when the process ends."""
+        """Return the storage URL. Raise CommandError if the storage would be lost when the process ends."""
         url = storage_url(self.url, configured)
         require_shared(url)
         return url
 
     def existing_storage(self, configured: str | None = None, *, hint: str = "") -> str:
-        """Return the storage URL. Raise CommandError if the storage does not exist: the URL may be wrong."""
+        """Return the storage URL. Raise CommandError if no storage exists at this URL."""
         url = self.storage(configured)
         if not storage_exists(url):
             raise CommandError(f"storage not found: {redact_url(url)}; {hint}set --url or PERDURE_URL")
@@ -63,7 +63,7 @@ def command(app: Typer, name: str | None = None) -> Callable[[Callable[..., None
     """Return a decorator that adds a function to `app` as a command.
 
     Each field of the function's parameter `options` becomes an option of the command. If `app` itself had
-    these options, users would have to write them before the command: `feeds --json status`.
+    these options, users would need to put them before the command's name, as in `feeds --json status`.
     """
 
     def add(function: Callable[..., None]) -> None:
@@ -87,40 +87,41 @@ def command(app: Typer, name: str | None = None) -> Callable[[Callable[..., None
 
 
 def storage_url(given: str | None, configured: str | None = None) -> str:
-    """Return the URL from --url or PERDURE_URL, else the URL from the settings, else the default.
+    """Return `given` (--url or PERDURE_URL), else `configured` (from the settings), else the default URL.
 
-    An empty string counts as a URL: opening it fails, and the default is not used.
+    An empty string counts as a URL, so that it causes an error instead of selecting the default.
     """
     return next(url for url in (given, configured, DEFAULT_URL) if url is not None)
 
 
 def redact_url(url: str) -> str:
-    """Return a URL without user, password and options. If it is malformed, return only its scheme."""
+    """Return `url` without user, password and query parameters, or only its scheme if it is malformed."""
     found = _STORAGE_URL.fullmatch(url)
     return f"{url.partition(':')[0]}:..." if found is None else f"{found['scheme']}//{found['place']}"
 
 
 def require_shared(url: str) -> None:
-    """Raise CommandError if the records of this storage would be lost when the process ends."""
+    """Raise CommandError if the storage at `url` would be lost when the process ends."""
     if not is_shared_storage(url):
         scheme = url.partition(":")[0]
         raise CommandError(f"a {scheme}: storage is private to one process; use a file or a database server")
 
 
 def read_settings_file(file: Path | None = None) -> FeedSettings:
-    """Read `file`, or a settings file in the current directory. Return default settings if there is none."""
+    """Read settings from `file` or the current directory. If there is no file, return default settings."""
     if file is not None:
         return load_settings(file)
     found = [name for name in DEFAULT_SETTINGS_FILES if Path(name).is_file()]
     if len(found) > 1:
-        raise CommandError(f"found {' and '.join(found)}; keep only one, or choose one with --settings")
+        raise CommandError(f"several settings files: {', '.join(found)}; keep one, or choose with --settings")
     return load_settings(Path(found[0])) if found else FeedSettings()
 
 
 def refuse_options(context: Context, name: str, *options: str) -> None:
-    """Raise CommandError if an option was given that must be set in the code of the app or server `name`.
+    """Raise CommandError if the command line contains one of `options`.
 
-    Environment variables are ignored, because they may be meant for other commands.
+    These options must be set in the code of `name`, which is the user's app or server. Environment variables
+    that set the options are ignored, because they may be meant for other commands.
     """
     for option in options:
         source = context.get_parameter_source(option)

@@ -1,6 +1,6 @@
 """Prints results to standard output, as text or JSON, and messages and logs to standard error.
 
-Control characters are removed or escaped, because text from other people could control the terminal.
+Control characters are removed or escaped, because untrusted text could use them to control the terminal.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ def truncate(text: str, length: int) -> str:
 
 
 def plural(count: int, one: str, many: str | None = None) -> str:
-    """Return a count with its noun, such as `1 task` or `12 000 tasks`."""
+    """Return a number with its noun, such as `1 task` or `12 000 tasks`."""
     return f"{count:,} {one if count == 1 else many or f'{one}s'}".replace(",", " ")
 
 
 def key_values(*rows: tuple[str, str]) -> Iterator[str]:
-    """Yield a line for each name and value. The values are aligned."""
+    """Yield a line for each name and its value. The values are aligned in a column."""
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         yield f"{name:<{width}}  {value}"
@@ -68,7 +68,7 @@ def print_json(value: object) -> None:
 def to_json(value: object) -> Any:  # noqa: ANN401 - any JSON value
     """Convert records to dictionaries, times to ISO 8601 strings and intervals to seconds.
 
-    Times are fields of the type `Timestamp`, and intervals of the type `Interval`. A `Locator` is left out.
+    Times have the type `Timestamp`, and intervals have the type `Interval`. `Locator` fields are omitted.
     """
     match value:
         case TaskSummary():

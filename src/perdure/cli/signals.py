@@ -46,7 +46,7 @@ async def stop_signals(
 async def run_in_background(work: Coroutine[None, None, T]) -> AsyncGenerator[asyncio.Task[T]]:
     """Run `work` in a task until the `async with` block ends. Errors in `work` do not end the block.
 
-    The task is cancelled once and then awaited. A cancel scope would also cancel the release of its leases.
+    The task is cancelled once and then awaited. A cancel scope would also cancel cleanup in `work`.
     """
     task = asyncio.create_task(work)
     try:

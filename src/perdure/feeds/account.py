@@ -1,7 +1,7 @@
 """The stored state of an account: how far its feed has been read, and when the next poll is due.
 
 The *watermark* is the time of the newest item that polls have read. Polls never lower it. A *gap* is a part
-of the feed that still has to be read, down to a time called its *floor*. A gap has a cursor, from which
+of the feed that has not been read yet, down to a time called its *floor*. A gap has a cursor, from which
 reading continues. Apart from back-dated items, every item between `Account.history_start` and the watermark
 is either stored or inside a gap. This module performs no I/O and reads no clock.
 """
@@ -31,24 +31,24 @@ class AccountStatus(StrEnum):
     ACTIVE = "active"
     """The account is polled at its own interval."""
     UNAVAILABLE = "unavailable"
-    """The source does not show the account. Polls check at growing intervals whether it has returned."""
+    """The source does not show the account. Polls check at growing intervals whether it is shown again."""
     SUSPENDED = "suspended"
     """No polls of the account are scheduled until it is resumed."""
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A part of the feed that still has to be read, from newer to older items."""
+    """A part of the feed that has not been read yet. It is read from newer to older items."""
 
     cursor: str | None = None
-    """The source's cursor from which reading continues. None to start from the newest item."""
+    """The source's cursor from which reading continues, or None to start from the newest item."""
     floor: Timestamp
-    """All items down to this time must be read."""
+    """Items must be read at least back to this time."""
     late_floor: Timestamp
-    """Below the floor, reading continues down to this time as long as it finds new items."""
+    """Reading continues beyond `floor`, at most back to this time, as long as pages contain new items."""
     cursor_rejections: int = 0
     """Number of times that the source has rejected the cursor."""
     is_restarted: bool = False
-    """Whether reading restarted from the newest item because the page at the cursor was empty."""
+    """Whether reading has restarted from the newest item because the page at the cursor was empty."""
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -70,31 +70,31 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     """What added the account: `manual` (an operator), or `follows:<id>` (the follow list of account <id>)."""
     status: AccountStatus = AccountStatus.ACTIVE
     reason: str = ""
-    """Why the account is unavailable or suspended, or why its last poll failed. Otherwise empty."""
+    """Why the account is unavailable or suspended, or why its most recent poll failed. Otherwise empty."""
     history_start: Timestamp | None = None
-    """Polls read the feed back to this time: the time of the first poll minus the look-back."""
+    """How far back polls read the feed: to the time of the first poll minus the initial look-back."""
     watermark: Timestamp | None = None
-    """The time of the newest item that polls have read. None if they have not read any."""
+    """The time of the newest item that polls have read. None if no item has been read."""
     gaps: tuple[Gap, ...] = ()
-    """The parts of the feed that still have to be read, newest first."""
+    """The parts of the feed that have not been read yet, newest first."""
     deep_watermark: Timestamp | None = None
-    """The watermark at the last deep read, which searches for back-dated posts."""
+    """The watermark before the most recent deep read, which is a search for back-dated posts."""
     etag: str | None = None
-    """The ETag of the newest page, to detect changes. None if that page did not reach stored items."""
+    """The ETag of the newest page, to detect changes. None if there may be unread items below that page."""
     lease: Lease | None = None
     next_poll_at: Timestamp
-    """When the next poll is due."""
+    """The time at which the next poll is due."""
     poll_interval: Interval
     """The planned time between two polls. It adapts to how often the account posts."""
     consecutive_failures: int = 0
     failing_since: Timestamp | None = None
-    """When the first of the consecutive failures happened. None if the last poll succeeded."""
+    """The time of the first of the current consecutive failures. None if the most recent poll succeeded."""
     last_polled_at: Timestamp | None = None
     last_wait: Interval | None = None
-    """The time between the last scheduled poll and the poll before it."""
+    """The time between the most recent scheduled poll and the poll before it."""
     cadence: Interval | None = None
-    """The actual time between polls: the shorter of the last two values of `last_wait`. After an outage, the
-    last value alone would be far too long."""
+    """The actual time between polls: the smaller of the two most recent values of `last_wait`. After an
+    outage, the most recent value alone would be far too large."""
     posts_fetched_count: int = 0
     """Number of new items, including reposts, that polls have found."""
     pages_read: int = 0
@@ -104,19 +104,19 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     profile_posts: int | None = None
     """The post count in the most recently read profile. None if it is unknown."""
     unseen_posts: int = 0
-    """Number of posts that profiles have counted but neither polls nor audits have found."""
+    """Number of posts that profiles include in their counts but that polls and audits have not found."""
     unseen_since: Timestamp | None = None
-    """When a profile first counted posts that are still unseen. None if there are no unseen posts."""
+    """The time at which `unseen_posts` rose above 0. None while it is 0."""
     unseen_polls: int = 0
     """Number of consecutive polls that found nothing new while there were unseen posts."""
     empty_polls: int = 0
     """Number of consecutive polls that found nothing new."""
     profile_read_at: Timestamp | None = None
-    """When the last profile was read."""
+    """The time at which the profile was most recently read."""
     posts_since_profile: int = 0
-    """Number of posts (not reposts) found since the last profile was read that its count does not include."""
+    """Number of posts (not reposts) found since `profile_read_at` that `profile_posts` does not include."""
     uncounted_posts: int = 0
-    """Number of posts found before the last profile was read that its count did not include yet."""
+    """Number of posts found before `profile_read_at` that `profile_posts` does not include yet."""
 
     @property
     def is_repeated(self) -> bool:
@@ -125,7 +125,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
 
     @property
     def has_failures(self) -> bool:
-        """Whether the last poll failed. Always False for a suspended account."""
+        """Whether the most recent poll failed. Always False for a suspended account."""
         return self.consecutive_failures > 0 and self.status is not AccountStatus.SUSPENDED
 
     def is_pollable(self, now: Micros) -> bool:
@@ -154,7 +154,7 @@ class StoredAccount(msgspec.Struct, frozen=True):
         return cls(account, record)
 
     def replace_with(self, account: Account) -> tuple[StoredAccount, Replace]:
-        """Return the account in its new state, and the storage change that writes it."""
+        """Return `account` as it will be stored, and the storage change that replaces the current record."""
         lane, wake_at = _lane_and_wake_time(account)
         change = self.record.replace_with(
             body=_format.encode(account), tag=account.status.value, lane=lane, wake_at=wake_at
@@ -193,5 +193,5 @@ def _lane_and_wake_time(account: Account) -> tuple[str | None, Micros | None]:
 
 
 _KEY = "account"
-"""The key of every account record. Each partition contains only one."""
+"""The key of every account record. Each partition contains only one such record."""
 _format = BodyFormat(Account)

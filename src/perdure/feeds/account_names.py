@@ -13,7 +13,7 @@ _PROFILE_URL = re.compile(r"https?://[^/]+/profile/([^/?#]+).*")
 
 
 def normalize_account_name(text: str) -> str:
-    """Remove spaces around the text. If it is a profile URL, extract the name. Remove a leading @."""
+    """Remove surrounding spaces and a leading @. If the text is a profile URL, extract the name from it."""
     profile = _PROFILE_URL.fullmatch(text.strip())
     return (profile[1] if profile else text.strip()).removeprefix("@")
 
@@ -32,9 +32,9 @@ def parse_account_name(text: str) -> str:
 
 
 async def find_profiles(source: FeedSource, names: Sequence[str]) -> list[Profile]:
-    """Return the profiles of the accounts that exist.
+    """Return the profiles of those accounts in `names` that exist.
 
-    If the source rejects the request because of an invalid name, look up each half of the names separately.
+    If the source rejects the request because of an invalid name, look up each half of `names` separately.
     """
     try:
         return await source.profiles(names)

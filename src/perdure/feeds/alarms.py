@@ -1,9 +1,9 @@
-"""Detects problems with polling from the stored accounts alone. There are four kinds of alarms:
+"""Detects polling problems by examining only the stored accounts. There are four kinds of alarms:
 
-    late       an account is polled too late or not at all, because no poller is running or it is too slow
+    late       an account is polled too late or not at all, because no poller is running or pollers are slow
     failing    the polls of an account have been failing for longer than its poll interval
     unseen     a profile counts posts that polls do not find
-    repeated   every poll of an account starts again at the initial look-back
+    repeated   every poll of an account reads it as if it were new
 
 An alarm describes the current state of the accounts, so it clears when its cause ends.
 """
@@ -27,11 +27,11 @@ AlarmKind: TypeAlias = Literal["late", "failing", "unseen", "repeated"]
 
 ALARM_KINDS: tuple[AlarmKind, ...] = get_args(AlarmKind)
 LATE_GRACE: Micros = 2 * MINUTE
-"""Extra time before an account counts as late, because the leases of a killed poller last a minute."""
+"""Extra time before an account counts as late, because a killed poller's leases stay valid for a minute."""
 ALARM_FAILURES = 3
-"""The alarm `failing` needs at least this many consecutive failed polls."""
+"""Minimum number of consecutive failed polls for the alarm `failing`."""
 ALARM_EMPTY_POLLS = 2
-"""The alarm `unseen` needs at least this many consecutive polls without new items."""
+"""Minimum number of consecutive polls without new items for the alarm `unseen`."""
 MAX_NAMED_ACCOUNTS = 5
 """Maximum number of accounts that an alarm lists by handle."""
 REPEAT_INTERVAL: Micros = 60 * MINUTE
@@ -46,7 +46,7 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     """Number of affected accounts."""
     handles: tuple[str, ...]
-    """The handles of some affected accounts, at most `MAX_NAMED_ACCOUNTS`."""
+    """The handles of affected accounts, up to `MAX_NAMED_ACCOUNTS` of them."""
 
 
 AlarmState: TypeAlias = Literal["raised", "cleared"]
@@ -70,7 +70,7 @@ class AlarmWatch:
         """The alarms that have not cleared yet, and when each was last reported."""
 
     def update(self, alarms: Iterable[Alarm], *, now: Micros) -> None:
-        """Report alarms that are new, have grown or have cleared. Repeat the others at intervals."""
+        """Report alarms that are new, affect more accounts or have cleared. Repeat the others every hour."""
         current: dict[AlarmKind, Alarm] = {alarm.kind: alarm for alarm in alarms}
         for kind in ALARM_KINDS:
             if kind in self._raised and kind not in current:
@@ -109,10 +109,10 @@ def _find_alarms(accounts: Sequence[Account], now: Micros) -> Iterator[Alarm]:
 
 
 def _late_at(account: Account, now: Micros, usual_cadence: Micros) -> Micros:
-    """Return the time after which an account is late: when it is due, plus one interval and a grace period.
+    """Return the time after which an account is late: its due time plus one interval and a grace period.
 
-    `usual_cadence` is used for an account that does not have its own cadence yet. A running poll makes an
-    account late too if it has not read a page for that long.
+    `usual_cadence` is used for an account that does not have its own cadence yet. An account that is
+    being polled is also late if no page has been read for one interval and the grace period.
     """
     cadence = usual_cadence if account.cadence is None else account.cadence
     due = account.next_poll_at
@@ -133,7 +133,7 @@ def _is_failing(account: Account, now: Micros) -> bool:
 
 
 def _has_unseen_posts(account: Account) -> bool:
-    """Return whether posts are still unseen after more polls and a second profile that still counts them."""
+    """Return whether posts are still unseen after several polls and after the profile was read again."""
     since = account.unseen_since
     return (
         account.status is AccountStatus.ACTIVE
@@ -144,7 +144,7 @@ def _has_unseen_posts(account: Account) -> bool:
 
 
 def _alarm(kind: AlarmKind, accounts: Sequence[Account], problem: str, *, of: int | None = None) -> Alarm:
-    """Return an alarm with a message such as "2 of 9 accounts (a, b) are overdue", where `of` is the 9."""
+    """Return an alarm with a message such as "2 of 9 accounts (a, b) are overdue". `of` is the total (9)."""
     handles = tuple(each.handle for each in accounts[:MAX_NAMED_ACCOUNTS])
     count = len(accounts)
     total = f"{count} of {of} accounts" if of is not None else f"{count} account{'s' if count > 1 else ''}"

@@ -1,4 +1,4 @@
-"""The class `Feeds`, which implements everything that commands, web pages and tools do with feeds.
+"""The class `Feeds`, through which commands, web pages and tools manage and poll feeds.
 
     async with Feeds.open("sqlite:///perdure.db") as feeds:
         await feeds.add(["alice.bsky.social"])
@@ -72,10 +72,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("perdure.feeds")
 
 Time: TypeAlias = Micros | timedelta
-"""A time in the past: microseconds since 1970, or a timedelta before now."""
+"""A time in the past, as microseconds since 1970-01-01 or as a timedelta before now."""
 
 MAX_WAIT: Micros = 31 * 24 * HOUR
-"""How far ahead `Feeds.schedule` searches for the next poll. No account waits longer than this."""
+"""How far ahead `Feeds.schedule` searches for the next poll. No account waits longer for a poll."""
 
 
 class Feeds:
@@ -89,7 +89,7 @@ class Feeds:
         source: FeedSource | None = None,
         lease_seconds: float = LEASE_DURATION / 1e6,
     ) -> None:
-        """Poll accounts at `source`, or at Bluesky with these settings if `source` is None.
+        """Create an object that polls accounts at `source`, or at Bluesky if `source` is None.
 
         The connection to Bluesky is opened when it is first needed, and closed at the end of `async with`.
         If a poller is killed, other pollers can poll its accounts after `lease_seconds`.
@@ -114,7 +114,7 @@ class Feeds:
         source: FeedSource | None = None,
         lease_seconds: float = LEASE_DURATION / 1e6,
     ) -> AsyncGenerator[Self]:
-        """Open the storage at `url`, yield its feeds, and close the storage at the end of `async with`."""
+        """Open the storage at `url`, yield a `Feeds` object, and close the storage at the end."""
         async with await open_storage(url) as storage:
             feeds = cls(FeedStore(storage), settings, source=source, lease_seconds=lease_seconds)
             async with feeds:
@@ -127,7 +127,7 @@ class Feeds:
         await self._exit_stack.aclose()
 
     async def source(self) -> FeedSource:
-        """Return the source. If none was passed, open Bluesky, or raise InvalidSettings if that fails."""
+        """Return the source that was passed, or else open Bluesky. Raise InvalidSettings if that fails."""
         async with self._connecting:
             if self._source is None:
                 opening = open_source(self.settings, self.rate_limiter)
@@ -137,7 +137,7 @@ class Feeds:
     # Changing accounts
 
     async def add(self, names: Sequence[str], *, dry_run: bool = False) -> ChangeReport:
-        """Add accounts, so that they are polled. The report lists names for which no account was found."""
+        """Add accounts to be polled. The report lists names for which no account was found."""
         wanted = list(dict.fromkeys(normalize_account_name(name) for name in names))
         valid = [name for name in wanted if is_account_name(name)]
         profiles = await find_profiles(await self.source(), valid) if valid else []
@@ -187,7 +187,7 @@ class Feeds:
         return ChangeReport(changes=tuple(changes), dry_run=dry_run)
 
     async def suspend(self, names: Sequence[str], *, reason: str = "", dry_run: bool = False) -> ChangeReport:
-        """Stop polling accounts until they are resumed. If `reason` is not empty, it replaces an earlier one.
+        """Stop polling accounts until they are resumed. A non-empty `reason` replaces any earlier reason.
 
         Follow lists do not resume accounts that this method suspended.
         """
@@ -208,7 +208,7 @@ class Feeds:
         return await self._edit_all(names, edit, "resumed", dry_run=dry_run)
 
     async def reset(self, names: Sequence[str], *, dry_run: bool = False) -> ChangeReport:
-        """Forget how far accounts have been read. The next poll starts again at the initial look-back.
+        """Forget how far accounts have been read. The next poll of each account reads it as if it were new.
 
         Stored items are kept and not duplicated.
         """
@@ -233,7 +233,7 @@ class Feeds:
         return (await self.store.find(parse_account_name(name))).account
 
     async def _find_all(self, names: Sequence[str]) -> list[Account]:
-        """Return these accounts. Raise UnknownAccount if one of them is not stored."""
+        """Return the accounts with these names. Raise UnknownAccount if one of them is not stored."""
         return [await self._find(name) for name in names]
 
     # Polling
@@ -246,8 +246,8 @@ class Feeds:
     async def run(self, *, on_outcome: OnOutcome | None = None, on_alarm: OnAlarm = log_alarm) -> None:
         """Poll each account at its own interval, until cancelled.
 
-        Several processes can do this with one storage. Each of them also refreshes profiles, follow lists and
-        link summaries, checks the alarms, and deletes items that are older than the retention.
+        Several processes can call this method with the same storage. Each process also refreshes profiles,
+        follow lists and link summaries, checks alarms, and deletes items older than the retention period.
         """
         poller = await self._poller(on_outcome, on_alarm)
         await poller.run()
@@ -255,8 +255,8 @@ class Feeds:
     async def run_once(self, *, on_outcome: OnOutcome | None = None) -> CycleStats:
         """Poll every active account once, due or not, and every unavailable account that is due.
 
-        Read the profiles first, so that the polls can find all posts that the profiles count. At the end,
-        delete items that are older than the retention.
+        Read the profiles first, so that the polls can find all posts that the profiles include in their
+        counts. At the end, delete items that are older than the retention period.
         """
         poller = await self._poller(on_outcome)
         try:
@@ -274,7 +274,7 @@ class Feeds:
     ) -> BackfillReport:
         """Read the feed of an account back to the time `since`, and store missing items.
 
-        Without `wait`, return immediately. The next scheduled polls then do the work.
+        If `wait` is False, return immediately. The next scheduled polls then read the items.
         """
         account, start = await self._find(name), self._time(since)
         report = BackfillReport(
@@ -289,10 +289,10 @@ class Feeds:
     async def audit(
         self, name: str | None = None, *, history: bool = False, remove: bool = False, dry_run: bool = False
     ) -> AsyncGenerator[AccountAudit]:
-        """Audit one account or all accounts: compare stored items with the source. Yield a result for each.
+        """Compare the stored items of one account or all accounts with the source. Yield one result for each.
 
         Store missing items. With `history`, also store items that are older than the first poll's look-back.
-        With `remove`, delete items that no longer exist at the source. A failed audit does not stop others.
+        With `remove`, delete items that no longer exist at the source. If one audit fails, continue.
         """
         source = await self.source()
         if not isinstance(source, AuditSource):
@@ -365,7 +365,7 @@ class Feeds:
         return [AccountSummary.from_account(account) for account in found]
 
     async def account_page(self, after: str | None = None, *, limit: int) -> AccountPage:
-        """Return a page of accounts in the order in which they were added, starting after the id `after`."""
+        """Return a page of accounts in the order in which they were added, starting after account `after`."""
         before = None if after is None else await self.store.get(after)
         found, has_more = await self.store.account_page(before, limit)
         accounts = tuple(stored.account for stored in found)
@@ -385,7 +385,7 @@ class Feeds:
         return [AccountSummary.from_account(each) for each in due]
 
     async def schedule(self) -> Schedule:
-        """Return how many accounts are polled and when the next poll is due, without reading all accounts."""
+        """Count the polled accounts and find the time of the next poll, without reading all accounts."""
         storage, now = self.store.storage, self.store.clock()
         counts = await storage.counts(ACCOUNTS, now=now)
         first = await storage.due(POLLS, until=now + MAX_WAIT, limit=1, now=now)
@@ -453,10 +453,10 @@ class Feeds:
         max_items: int | None = None,
         max_handles: int | None = None,
     ) -> LinkRanking:
-        """Return the links that the most accounts have shared since the time `since`.
+        """Return the links shared by the most accounts since the time `since`.
 
-        `max_items` limits how many items are read for hours that are not summarized yet. `max_handles` limits
-        how many handles are listed for each link.
+        `max_items` limits how many items are read for hours without a stored link summary. `max_handles`
+        limits how many handles are listed for each link.
         """
         ranking = await self._links.ranking(self._time(since), limit=limit, max_items=max_items)
         named = {each for link in ranking.links for each in link.sharers[:max_handles]}
@@ -474,7 +474,7 @@ class Feeds:
 async def open_source(
     settings: FeedSettings, limiter: RateLimiter | None = None
 ) -> AsyncGenerator[BlueskySource]:
-    """Open Bluesky. Raise InvalidSettings if the settings are invalid or a package is not installed."""
+    """Connect to Bluesky. Raise InvalidSettings if a setting is invalid or a package is not installed."""
     try:
         from .bluesky import open_bluesky  # noqa: PLC0415 (the extra may be missing)
     except ModuleNotFoundError as error:

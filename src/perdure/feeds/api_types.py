@@ -29,7 +29,7 @@ class AccountChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChangeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The changes that one method call made, or in a dry run would make, to accounts."""
+    """The changes that a method call made to accounts, or in a dry run would have made."""
 
     changes: tuple[AccountChange, ...]
     unknown: tuple[str, ...] = ()
@@ -88,7 +88,7 @@ class AccountPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FailingAccount(msgspec.Struct, frozen=True, kw_only=True):
-    """An account whose last poll failed."""
+    """An account whose most recent poll failed."""
 
     account: str
     handle: str
@@ -170,7 +170,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackfillReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a backfill, which reads an account back to an earlier time."""
+    """The result of a backfill, which reads the feed of an account back to an earlier time."""
 
     account: str
     handle: str
@@ -179,7 +179,7 @@ class BackfillReport(msgspec.Struct, frozen=True, kw_only=True):
     new_links: int = 0
     pages: int = 0
     is_done: bool = False
-    """Whether all items since `since` have been read. If not, the next polls continue the backfill."""
+    """Whether all items back to `since` have been read. If not, the next polls continue the backfill."""
     reason: str = ""
     """Why the backfill stopped early, or an empty string."""
     dry_run: bool = False
@@ -232,14 +232,14 @@ class RankedLink(msgspec.Struct, frozen=True, kw_only=True):
     """A link and the accounts that shared it."""
 
     url: str
-    """The normalized URL, which is the same for all links to one page (see `normalize_url`)."""
+    """The normalized URL, which is the same for all links to the same page (see `normalize_url`)."""
     shared_url: str
     """The URL as it was first shared."""
     title: str
     sharers: int
     """Number of accounts that shared the link."""
     handles: tuple[str, ...]
-    """The handles of the accounts that shared the link first, in this order, up to `max_handles`."""
+    """The handles of the first `max_handles` accounts that shared the link, earliest first."""
     share_count: int
     """Number of times that the link was shared."""
     first_at: Timestamp

@@ -1,4 +1,4 @@
-"""The exceptions that feeds raise. They form this tree:
+"""The exceptions that `perdure.feeds` defines. They form this tree:
 
     PerdureError
     └── FeedError
@@ -33,7 +33,7 @@ from ..storage.errors import PerdureError
 
 
 class FeedError(PerdureError):
-    """The base class of all exceptions that feeds raise."""
+    """The base class of all exceptions that `perdure.feeds` defines."""
 
 
 class InvalidSettings(FeedError):
@@ -63,7 +63,7 @@ class PollInProgress(FeedError):
         self.name = name
         self.poller = poller
         self.retry_at = retry_at
-        """When the other poller's lease expires unless it is renewed. None if this is unknown."""
+        """The time at which the other poller's lease expires if it is not renewed. None if it is unknown."""
 
 
 class EditConflict(FeedError):
@@ -146,7 +146,7 @@ class InvalidActor(SourceError):
 
 
 class EmptyFollowList(SourceError):
-    """Raised when a follow list is empty, because pruning would suspend all accounts that the list added."""
+    """Raised when pruning with an empty follow list, which would suspend all accounts that the list added."""
 
     def __init__(self, actor: str) -> None:
         danger = "pruning would suspend every account that its follow list added"
@@ -162,4 +162,4 @@ class AuthenticationFailed(SourceError):
 
 
 class RequestRejected(SourceError):
-    """Raised when a source does not support a request, or rejects it for a reason not covered above."""
+    """Raised when a source does not support a request, or rejects it for another reason."""

@@ -1,7 +1,7 @@
 """Synchronizes accounts with follow lists: adds followed accounts, and suspends unfollowed ones.
 
 Each account stores its origins: the follow lists that added it, and `manual` if an operator added it. An
-account is suspended only if nothing else added it, so lists and operators do not interfere with each other.
+unfollowed account is suspended only if it has no other origin, so lists and operators do not interfere.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .store import FeedStore
 log = logging.getLogger("perdure.feeds")
 
 PRUNE_REASON = "no longer followed by"
-"""The first words of the stored `Account.reason` when a follow list suspends an account."""
+"""`Account.reason` starts with these words if a follow list suspended the account."""
 
 
 async def add_account(
@@ -38,7 +38,7 @@ async def add_account(
 ) -> AccountChange:
     """Add an account, or update the handle and origins of an account that is already stored.
 
-    If the account was suspended because it was no longer followed, and it is followed again, resume it.
+    If the account was suspended because it was unfollowed, and a follow list includes it again, resume it.
     """
     change = partial(AccountChange, account=profile.account_id, handle=profile.handle)
     try:
@@ -71,9 +71,8 @@ async def sync_follow_list(
 ) -> list[AccountChange]:
     """Add the accounts that `actor` follows. Raise InvalidActor if the source does not know the actor.
 
-    With `prune`, suspend accounts that this list added and that the actor no longer follows, unless they also
-    have another origin. If the list is empty, raise EmptyFollowList instead, because an empty list is
-    probably a mistake.
+    With `prune`, suspend accounts that only this follow list added and that `actor` no longer follows. If the
+    list is empty, raise EmptyFollowList instead, because an empty list is probably a mistake.
     """
     owner = await _find_owner(source, actor)
     followed = {profile.account_id: profile async for profile in source.follows(owner.account_id)}
@@ -135,7 +134,7 @@ async def _prune(
 
 
 def _with_origin(account: Account, *, profile: Profile, origin: str, now: Micros) -> Account:
-    """Add an origin and update the handle. Resume the account if it is followed again."""
+    """Add an origin and update the handle. Resume a pruned account if `origin` is a follow list."""
     if origin != MANUAL_ORIGIN and is_pruned(account):
         account = transitions.resumed(account, now=now)
     origins = account.origins if origin in account.origins else (*account.origins, origin)

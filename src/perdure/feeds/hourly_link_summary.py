@@ -24,7 +24,7 @@ MAX_DAY_LINKS = 300
 MAX_SHARERS_PER_LINK = 2000
 """Maximum number of accounts that a summary lists for one link."""
 MAX_SHARES_PER_ACCOUNT = 24
-"""Maximum number of shares that a summary lists per link and account: the first ones and the last."""
+"""Maximum number of shares that a summary lists per link and account: the earliest ones and the latest."""
 MAX_SUMMARY_BYTES = 200 * 1024
 MAX_TITLE_CHARS = 300
 
@@ -36,7 +36,7 @@ class LinkRow(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=Fal
     share_count: int
     """Number of times that the link was shared, including shares that `sharers` does not list."""
     last_offset: Micros
-    """The time of the last share, relative to the start of the summary."""
+    """The time of the latest share, relative to the start of the summary."""
     sharers: tuple[int, ...]
     """The account that made each share, as an index into `LinkSummary.accounts`, earliest share first."""
     offsets: tuple[Micros, ...]
@@ -49,11 +49,11 @@ class LinkRow(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=Fal
 class LinkSummary(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=FORMAT_FIELD, tag=1
 ):
-    """The links that were shared in an hour or a day, starting with those that the most accounts shared."""
+    """The links that were shared in an hour or a day, starting with those shared by the most accounts."""
 
     start: Micros
     read_at: Micros
-    """When reading of the items started. Items that were stored after this time may be missing."""
+    """The time at which reading the items started. Items that were stored later may be missing."""
     accounts: tuple[str, ...] = ()
     rows: tuple[LinkRow, ...] = ()
     left_out: int = 0
@@ -85,7 +85,7 @@ def summarize_all(items: AccountItems, *, start: Micros) -> LinkSummary:
 
 
 def merge_hours(hours: Iterable[LinkSummary], *, start: Micros, read_at: Micros) -> LinkSummary:
-    """Merge the summaries of the hours of a day into one summary."""
+    """Merge the hourly summaries of a day into one summary."""
     tallies: dict[str, _Tally] = {}
     for hour in sorted(hours, key=lambda each: each.start):
         for row in hour.rows:
@@ -151,7 +151,7 @@ class _Tally:
 
 
 def _first_and_last(times: list[Micros]) -> list[Micros]:
-    """Return the first times and the last time, up to `MAX_SHARES_PER_ACCOUNT` in total."""
+    """Return the earliest times and the latest time, up to `MAX_SHARES_PER_ACCOUNT` in total."""
     if len(times) <= MAX_SHARES_PER_ACCOUNT:
         return times
     return [*times[: MAX_SHARES_PER_ACCOUNT - 1], times[-1]]

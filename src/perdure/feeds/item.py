@@ -29,7 +29,7 @@ class Link(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A link that an item contains."""
 
     url: str
-    """The normalized URL, which is the same for all links to one page (see `normalize_url`)."""
+    """The normalized URL, which is the same for all links to the same page (see `normalize_url`)."""
     via: LinkVia
     """Where the link was found: in a link card, a quoted post, a facet (marked-up text) or plain text."""
     title: str = ""

@@ -1,7 +1,7 @@
 """Audits an account: compares the stored items with the account's own records at the source.
 
 A feed is sorted by the times that authors give their posts. If a post is back-dated too far, it appears below
-the part of the feed that polls read, so they do not find it. But the author's own records include it.
+the part of the feed that polls read, so polls do not find it. The author's own records do include it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     repaired: int
     """Number of `missing` records that the audit has now stored. Always 0 in a dry run."""
     history_stored: int
-    """Number of `history` records that the audit has now stored. Always 0 unless this was requested."""
+    """Number of `history` records that the audit has now stored. Always 0 unless `history` was requested."""
     hidden: int
     """Number of records that the audit did not store because the feed does not show them."""
     deleted: int
@@ -43,9 +43,9 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     """Number of `deleted` items that the audit has removed from the storage."""
     invalid_records: int
     examples: tuple[Item, ...] = ()
-    """The first missing items that the audit found."""
+    """The first missing items that the audit found, up to `MAX_EXAMPLES`."""
     deleted_examples: tuple[str, ...] = ()
-    """The URIs of the newest deleted items."""
+    """The URIs of the newest deleted items, up to `MAX_EXAMPLES`."""
 
 
 async def audit_account(
@@ -94,7 +94,7 @@ async def audit_account(
 
 
 class _Comparison:
-    """Compares the records of one account page by page, and counts the differences."""
+    """Compares the records of one account with its stored items, and counts the differences."""
 
     def __init__(
         self, store: FeedStore, source: AuditSource, account: Account, *, history: bool, dry_run: bool

@@ -2,7 +2,7 @@
 
 The lease is stored in the record of the account, and expires unless it is renewed. A write succeeds only if
 the record has not changed since it was read. If an operator, for example, has changed the record, the poller
-reads it again, and repeats its own change if the lease is still valid.
+reads the record again, and repeats its own change if the lease is still valid.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class AccountLease:
         return lease is not None and lease.poller == self._poller
 
     async def renew_until_lost(self) -> None:
-        """Renew the lease each time a third of its duration has passed. Return when the lease is lost."""
+        """Renew the lease each time a third of its duration has passed, until the lease is lost."""
         while True:
             await anyio.sleep(self._duration / 3e6)
             try:
@@ -117,9 +117,9 @@ async def _release_late(acquiring: asyncio.Task[AccountLease]) -> None:
 
 
 async def _finish_shielded(work: Coroutine[None, None, None]) -> None:
-    """Finish the work even if the caller is cancelled, and then raise the cancellation.
+    """Finish the work even if the caller is cancelled, and then re-raise the cancellation.
 
-    A shielded scope of anyio alone is not enough, because `asyncio.Task.cancel` ignores it.
+    A shielded anyio scope alone is not enough, because `asyncio.Task.cancel` ignores it.
     """
     task = asyncio.create_task(work)
     cancelled: asyncio.CancelledError | None = None

@@ -2,7 +2,7 @@
 
 An hour is summarized at the earliest one hour after its end. A process that later stores or deletes items of
 that hour first marks the hour as dirty for some minutes. A summary is final only if its items were read after
-the last mark had expired. If the process is killed between the two writes, an unnecessary mark does no harm.
+the latest mark had expired. If the process is killed between the two writes, the unused mark is harmless.
 All marks of a day are stored in one small record. Hours and days are numbered from 1970-01-01.
 """
 
@@ -58,12 +58,12 @@ def parse_marks(record: Record) -> DirtyMarks:
 
 
 def hours_of_day(day: int) -> range:
-    """Return the hours of a day. Hours and days are numbered from 1970-01-01."""
+    """Return the numbers of the hours in a day. Hours and days are numbered from 1970-01-01."""
     return range(day * HOURS_PER_DAY, (day + 1) * HOURS_PER_DAY)
 
 
 def link_change(partition: str, start: Micros, body: str, stored: Record | None) -> Insert | Replace:
-    """Return the storage change that inserts marks or a summary, or replaces the record `stored`."""
+    """Return the storage change that inserts a record, or that replaces `stored` if it is not None."""
     length = HOUR if partition == HOURS else DAY
     expires_at = start + length + SUMMARY_RETENTION
     if stored is not None:
@@ -79,7 +79,7 @@ def link_change(partition: str, start: Micros, body: str, stored: Record | None)
 async def read_links(
     storage: Storage, partition: str, first: Micros, until: Micros, clock: Callable[[], Micros]
 ) -> AsyncGenerator[Record]:
-    """Yield the records in a partition of `LINKS` for times from `first` to before `until`, oldest first."""
+    """Yield the records in a partition of `LINKS` with `first` <= time < `until`, oldest first."""
     after = Position(max(first - 1, 0), "~", partition)
     while records := await storage.page(LINKS, partition, after=after, limit=RECORDS_PER_PAGE, now=clock()):
         for record in records:
@@ -146,7 +146,7 @@ class DirtyHours:
         return until
 
     async def _read_marks(self, record: Record) -> Mapping[int, Micros]:
-        """Decode the marks of a day. If this fails, treat every hour as marked, and replace damaged marks."""
+        """Decode the marks of a day. If this fails, treat all hours as marked. Replace a damaged record."""
         try:
             return dict(parse_marks(record).until)
         except (CorruptFeedRecord, NewerFormat) as error:

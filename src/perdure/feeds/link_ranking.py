@@ -1,7 +1,7 @@
 """Ranks links by the number of accounts that shared them, for example in a day, a week or a month.
 
-Ranking a month takes little longer than ranking a day, because it adds up stored summaries of hours and days
-(see `link_summary_store`). Only the items of the newest hours are read each time.
+Ranking a month takes only a little longer than ranking a day, because stored summaries of hours and days are
+used (see `link_summary_store`). Only the items of the newest hours are read each time.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from .link_summary_store import SummaryReader, Window
 from .store import FeedStore
 
 MAX_WINDOW: Micros = 31 * DAY
-"""The longest time span that is ranked from summaries. For longer ones, all items are read."""
+"""The longest time span that is ranked from summaries. For a longer span, all its items are read."""
 
 
 class SharedLink(msgspec.Struct, frozen=True, kw_only=True):
     """A link, and the accounts that shared it in the time span of a ranking."""
 
     url: str
-    """The normalized URL, which is the same for all links to one page (see `normalize_url`)."""
+    """The normalized URL, which is the same for all links to the same page (see `normalize_url`)."""
     shared_url: str
     """The URL as it was first shared. This is the URL to open."""
     title: str
@@ -62,9 +62,9 @@ class LinkIndex:
         self._store = store
 
     async def ranking(self, since: Micros, *, limit: int, max_items: int | None = None) -> Ranking:
-        """Return the links that the most accounts have shared since the time `since`.
+        """Return the links shared by the most accounts since the time `since`.
 
-        `max_items` limits how many items are read for hours that are not summarized yet.
+        `max_items` limits how many items are read for hours without a stored summary.
         """
         now = self._store.clock()
         window = Window(since=since, now=now)
@@ -103,14 +103,14 @@ def rank_links(
     now: Micros,
     limit: int | None = None,
 ) -> tuple[SharedLink, ...]:
-    """Return the links in these summaries, starting with those that the most accounts shared.
+    """Return the links in these summaries, starting with those shared by the most accounts.
 
-    Links that were shared by equally many accounts are sorted by their last share, newest first. `recent`
-    contains the hours of the last two days, for `today` and `day_before`. Only shares since `since` count. A
-    summary that starts earlier should therefore list all its shares.
+    Links shared by the same number of accounts are sorted by their latest share, newest first. `recent`
+    contains the hours of the last two days, for `today` and `day_before`. Shares before `since` do not count,
+    so a summary that starts before `since` should list all its shares.
 
-    Most links are shared only once. So this function first counts the shares of each link, which are at least
-    as many as its accounts. It collects details only for links that can rank among the first `limit`.
+    Most links are shared only once. A link has at least as many shares as accounts, so this function first
+    counts the shares, and collects details only for links that can rank among the first `limit`.
     """
 
     def collect_details(urls: Iterable[str]) -> dict[str, _LinkDetail]:

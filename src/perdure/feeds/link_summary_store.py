@@ -37,9 +37,9 @@ log = logging.getLogger("perdure.feeds")
 
 SUMMARIES_PER_COMMIT = 20
 MAX_COMMIT_CHARS = 512 * 1024
-"""A new commit is started when the summaries in the current one have this many characters."""
+"""A new commit is started when the summaries in the current commit contain this many characters."""
 MIN_REBUILD_AGE: Micros = MINUTE
-"""Minimum age at which a summary that is not final is created again, if `max_items` limits the reads."""
+"""If `max_items` is set, a summary that is not final is created again only when it is this old."""
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,12 +55,12 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def trend_hour(self) -> int:
-        """The first of the last 48 hours, in which the trend (`today` and `day_before`) is counted."""
+        """The number of the first of the last 48 hours, which are used to count `today` and `day_before`."""
         return (self.now - 2 * DAY) // HOUR
 
     @property
     def first_hour(self) -> int:
-        """The first hour to read. It is the start of a day unless it is in the last 48 hours."""
+        """The number of the first hour to read. Outside the last 48 hours, it is the first of its day."""
         hour = self.since // HOUR
         return min(hour // HOURS_PER_DAY * HOURS_PER_DAY if hour < self.trend_hour else hour, self.trend_hour)
 
@@ -79,7 +79,7 @@ class DaySummaries(msgspec.Struct, frozen=True, kw_only=True):
     counted: Sequence[LinkSummary]
     """The summary of the whole day, or the summaries of its hours."""
     recent: Sequence[LinkSummary] = ()
-    """The summaries of hours for counting the trend. Empty if the day is before the last 48 hours."""
+    """The hourly summaries for `today` and `day_before`. Empty if the day is before the last 48 hours."""
 
 
 class SummaryReader:
@@ -88,14 +88,14 @@ class SummaryReader:
     def __init__(
         self, store: FeedStore, window: Window, *, max_items: int | None, is_refresh: bool = False
     ) -> None:
-        """Prepare to read at most about `max_items` items. `is_refresh` skips dirty hours and final days."""
+        """Read at most about `max_items` items. With `is_refresh`, skip dirty hours and final days."""
         self._store = store
         self._storage = store.storage
         self._window = window
         self._items_left = math.inf if max_items is None else max_items
         self._is_refresh = is_refresh
         self._settled_at: Mapping[int, Micros] = {}
-        """For each marked hour: a summary is final if its items were read at this time or later."""
+        """For each marked hour, the earliest time at which its items can be read for a final summary."""
         self.missing_hours = 0
         """Number of hours without a summary because the limit `max_items` was reached."""
 
@@ -143,7 +143,7 @@ class SummaryReader:
         return summary.read_at >= self._settled_at.get(hour, 0)
 
     async def _hours(self, hours: range) -> dict[int, LinkSummary]:
-        """Return the summaries of these hours. Create missing ones until `max_items` is reached."""
+        """Return the summaries of these hours. Create missing summaries until `max_items` is reached."""
         if not hours:
             return {}
         stored, replaceable = await self._read(HOURS, hours[0] * HOUR, (hours[-1] + 1) * HOUR)
@@ -193,7 +193,7 @@ class SummaryReader:
     async def _read(
         self, partition: str, first: Micros, until: Micros
     ) -> tuple[dict[Micros, LinkSummary], dict[Micros, Record]]:
-        """Return the valid summaries in a time range, and the replaceable records, both by start time."""
+        """Return the valid summaries in a time range, and all records that can be replaced, by start time."""
         summaries: dict[Micros, LinkSummary] = {}
         replaceable: dict[Micros, Record] = {}
         async for record in read_links(self._storage, partition, first, until, self._store.clock):

@@ -1,4 +1,4 @@
-"""Polls one account once: reads the newest page, then the gaps, by the rules of `watermark_and_gaps`.
+"""Polls one account once: reads the newest page, then the gaps (see `watermark_and_gaps`).
 
 No commit is open while a page is fetched, and the state never marks an item as read before it is stored. So a
 poll can be interrupted at any moment, and the next poll continues.
@@ -52,7 +52,7 @@ class PollSucceeded(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_high_volume(self) -> bool:
-        """Whether the account posted more items since the last poll than fit on one page."""
+        """Whether the account posted more items since the previous poll than fit on one page."""
         return self.pages - self.resumed_pages > 1 and not self.was_initial
 
 
@@ -87,7 +87,7 @@ class _StoredItems(msgspec.Struct, frozen=True):
     pending: list[Item]
     """New items that will be stored in the same commit as the state of the account."""
     uncounted: int = 0
-    """Number of new posts (not reposts) that the last profile did not count."""
+    """Number of new posts (not reposts) that may be missing from the latest profile's post count."""
 
 
 _NO_ITEMS = _StoredItems([], [])
@@ -169,7 +169,7 @@ class Poll:
     def _apply_head(self, account: Account, *, read: PageSummary, etag: str | None) -> Account:
         """Apply the newest page to the account.
 
-        Keep the ETag only if the page reaches stored items. Otherwise, there may be unread items below it.
+        Keep the ETag only if the page reaches stored items. Otherwise, there may be unread items below.
         """
         after = watermark_and_gaps.apply_head_page(
             account, read, now=self._store.clock(), settings=self._settings
@@ -177,9 +177,9 @@ class Poll:
         return replace(after, etag=etag if watermark_and_gaps.reaches_known_items(after, read) else None)
 
     def _next_gap(self) -> Gap:
-        """Return the gap to read next: the newest one, but the oldest one for the last page of the poll.
+        """Return the newest gap or, for the last page of the poll, the oldest gap.
 
-        Otherwise, the oldest gap might never be read while new gaps keep appearing.
+        Without this exception, the oldest gap might never be read while new gaps keep appearing.
         """
         gaps = self._lease.account.gaps
         return gaps[-1] if self._pages + 1 >= self._settings.max_pages_per_user else gaps[0]
@@ -210,7 +210,7 @@ class Poll:
         )
 
     def _next_cursor(self, gap: Gap, page: FeedPage) -> str | None:
-        """Return the next cursor. If it was already used, return the current cursor, which closes the gap."""
+        """Return the page's cursor. If it was already used, return the gap's cursor, which closes the gap."""
         used = self._cursors_by_gap[gap.floor, gap.late_floor]
         if gap.cursor is None:
             used.clear()
@@ -221,8 +221,8 @@ class Poll:
         """Store the items of a page, except late items that must be stored together with the account.
 
         Items up to the time `known` are usually stored already, so they are looked up first. New items below
-        that time are late, and make reading continue. If they were stored first and the process was then
-        killed, the next poll would not recognize them as new, and would stop too early.
+        that time are late, and make reading continue. If they were stored before the account and the process
+        was then killed, the next poll would not recognize them as new, and would stop too early.
         """
         oldest = self._settings.oldest_kept(self._store.clock())
         items = [item for item in page.items if item.time >= oldest]
@@ -273,7 +273,8 @@ class Poll:
     def _finish(self, account: Account, now: Micros) -> Account:
         """Return the state of the account after the poll, with an adapted interval.
 
-        The first poll does not show how often the account posts, or which posts the profile counted.
+        After the first poll, keep the interval and discard the profile's post count, because this poll shows
+        neither how often the account posts nor which of its posts the profile includes.
         """
         if self._watermark is None:
             account = transitions.profile_count_reset(account)

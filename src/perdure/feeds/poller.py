@@ -1,8 +1,8 @@
 """`Poller` polls many accounts, each when it is due, and several at the same time.
 
 Several pollers, in any number of processes, can share the accounts of one storage. A poller leases an account
-before polling it, so no two pollers poll it at the same time. If a poll fails, it is reported and retried
-later, and other accounts are not affected. Wrong credentials stop the poller.
+before polling it, so no two pollers poll it at the same time. A failed poll is reported and retried
+later, and does not affect other accounts. Wrong credentials stop the poller.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ log = logging.getLogger("perdure.feeds")
 POLLS_PER_CONNECTION = 2
 """Number of concurrent polls per connection. While one poll writes to the storage, another can read."""
 DUE_CHECK_SECONDS = 2.0
-"""Seconds to wait before the next check if no account is due."""
+"""Seconds to wait before checking again if no account is due."""
 PROFILES_PER_REQUEST = 25
 PROFILE_INTERVAL: Micros = 55 * MINUTE
 HINT_INTERVAL: Micros = MINUTE
 ALARM_INTERVAL: Micros = MINUTE
 ALARM_COST_FACTOR = 30.0
-"""Minimum pause after an alarm check, in multiples of its duration. Each check reads every account."""
+"""Minimum pause after an alarm check, as a multiple of the check's duration. A check reads all accounts."""
 REMOVAL_INTERVAL: Micros = 10 * MINUTE
 ITEMS_PER_REMOVAL = 1000
 LINK_SUMMARY_INTERVAL: Micros = 5 * MINUTE
@@ -68,7 +68,7 @@ MAX_LINK_ITEMS = 20_000
 """Maximum number of items that one refresh of the link summaries reads. This takes about half a second."""
 
 _SKIPPED_ACCOUNTS = (UnknownAccount, CorruptFeedRecord, NewerFormat)
-"""Errors for accounts that were removed or cannot be decoded. Jobs over many accounts ignore them."""
+"""Errors for accounts that were removed or cannot be decoded. Jobs that process many accounts ignore them."""
 
 OnOutcome: TypeAlias = Callable[[PollOutcome], None]
 
@@ -82,7 +82,7 @@ class CycleStats(msgspec.Struct, kw_only=True):
     skipped: int = 0
     failed: int = 0
     elsewhere: int = 0
-    """Number of accounts that were left out because another poller was polling them."""
+    """Number of accounts that were not polled because another poller was polling them."""
     with_new_items: int = 0
     """Number of accounts that had new items."""
     new_items: int = 0
@@ -125,8 +125,8 @@ class Poller:
     ) -> None:
         """Create a poller.
 
-        While `run` is running, it synchronizes `follow_lists` and calls `on_alarm` when an alarm is raised,
-        repeated or cleared. If the process is killed, other pollers take over after `lease_duration`.
+        `run` synchronizes `follow_lists`, and calls `on_alarm` when an alarm is raised, repeated or
+        cleared. If the process is killed, other pollers take over its accounts after `lease_duration`.
         """
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{token_hex(3)}"
         self._store = store
@@ -140,7 +140,7 @@ class Poller:
         self._in_progress: set[str] = set()
         """The ids of the accounts that this poller has queued or is polling."""
         self._deferred_until: dict[str, Micros] = {}
-        """When to poll an account again, by account id, if its last failure could not be stored."""
+        """By account id: the time at which to poll the account again if its failure could not be stored."""
 
     async def poll(
         self, stored: StoredAccount, *, is_scheduled: bool = False
@@ -203,13 +203,13 @@ class Poller:
         await _run_all(*jobs)
 
     async def check_alarms(self) -> None:
-        """Find the current alarms, and report those that were raised or cleared since the last check."""
+        """Find the current alarms, and report how they have changed since the previous check."""
         accounts = [stored.account async for stored in self._store.accounts()]
         now = self._store.clock()
         self._alarm_watch.update(find_alarms(accounts, now=now), now=now)
 
     async def remove_old_items(self) -> int:
-        """Delete items that are older than the retention, and return how many."""
+        """Delete items that are older than the retention period. Return the number of deleted items."""
         oldest = self._settings.oldest_kept(self._store.clock())
         removed = 0
         while oldest and (some := await self._store.remove_items_before(oldest, limit=ITEMS_PER_REMOVAL)):
@@ -258,7 +258,7 @@ class Poller:
                         await self._store.update(profile.account_id, edit)
 
     async def apply_hints(self, source: HintSource) -> int:
-        """Make accounts due if the hints of the source show new items. Return the number of accounts."""
+        """Make accounts due if the source shows that they have new items. Return the number of accounts."""
         newest = await source.latest_activity()
         count = 0
         for account_id, time in newest.items():
@@ -277,8 +277,8 @@ class Poller:
     ) -> CycleStats:
         """Poll these accounts, several at the same time.
 
-        `reports_elsewhere` specifies whether to report accounts that another poller is polling. Pollers that
-        run continuously side by side often find such accounts.
+        `reports_elsewhere` specifies whether to report accounts that another poller is polling. It is False
+        for pollers that run continuously, because they often find such accounts.
         """
         cycle = CycleStats()
         consumers = self._settings.connections * POLLS_PER_CONNECTION
@@ -321,7 +321,7 @@ class Poller:
                 yield stored
 
     async def _due_accounts(self) -> AsyncGenerator[StoredAccount]:
-        """Yield due accounts forever. Skip those that this poller is already polling or has deferred."""
+        """Yield due accounts forever. Skip accounts that this poller is already polling or has deferred."""
         limit = min(8 * self._settings.connections * POLLS_PER_CONNECTION, MAX_PAGE_RECORDS)
         while True:
             due: list[StoredAccount] = []
@@ -357,7 +357,7 @@ class Poller:
             await anyio.sleep(max(interval / 1e6, rest * (anyio.current_time() - started)))
 
     async def _log_errors(self, work: Awaitable[object]) -> None:
-        """Await a job. Raise AuthenticationFailed, but only log all other errors."""
+        """Await a job. Re-raise AuthenticationFailed, but only log other errors."""
         try:
             await work
         except AuthenticationFailed:

@@ -1,7 +1,7 @@
 """Rate limits and retries for requests to a server. Authors of sources can use these classes.
 
 One `RateLimiter` handles all requests to a server. The source passes it the number of remaining requests from
-each response. The limiter leaves a part of them unused, and makes all requests wait when the limit is
+each response. The limiter leaves some of them unused, and makes all requests wait when the limit is
 reached. `Retrier` repeats failed requests, at the time that the server specifies or after a growing wait.
 """
 
@@ -34,7 +34,7 @@ DEFAULT_PAUSE: Micros = MINUTE
 """How long to wait if the rate limit is reached and the server does not specify a time."""
 MIN_PAUSE: Micros = SECOND
 MAX_PAUSE: Micros = HOUR
-"""Maximum wait that a server can request, because headers can be wrong. `MIN_PAUSE` is the minimum."""
+"""Maximum pause, even if a server requests a longer one, because headers can be wrong."""
 LONG_WAIT: Micros = 5 * SECOND
 """Waits before a retry are reported if they are at least this long. Rate limit waits are always reported."""
 
@@ -53,7 +53,7 @@ class RateLimiter:
         self.clock = clock
         self.on_wait = on_wait
         self._reported: dict[bool, Micros] = {}
-        """The end of the last reported wait, for the rate limit (True) and for retries (False)."""
+        """The end of the most recently reported wait: for the rate limit (True) and for retries (False)."""
         self.remaining: int | None = None
         """Number of requests that the server still allows. None if it is not known."""
         self.paused_until: Micros | None = None
@@ -77,7 +77,7 @@ class RateLimiter:
         self._resets_at = resets_at
 
     def pause(self, retry_at: Micros | None) -> None:
-        """Make all requests wait until `retry_at`, or for `DEFAULT_PAUSE` if it is None."""
+        """Make all requests wait until `retry_at`, or for `DEFAULT_PAUSE` if `retry_at` is None."""
         now = self.clock()
         retry_at = (
             now + DEFAULT_PAUSE if retry_at is None else min(max(retry_at, now + MIN_PAUSE), now + MAX_PAUSE)
@@ -104,7 +104,7 @@ class RateLimiter:
             self.on_wait(reason, until)
 
     def _blocked_until(self) -> Micros | None:
-        """Return when the next request is allowed, or None if it is allowed now."""
+        """Return the time at which the next request is allowed, or None if it is allowed now."""
         now = self.clock()
         if self.paused_until is not None and now >= self.paused_until:
             self.paused_until = None
@@ -124,9 +124,9 @@ class Retrier:
         self._backoff = settings.retry_backoff_ms / 1000
 
     async def call(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of `attempt`. Repeat it if the source is unavailable or limits the rate.
+        """Call `attempt` and return its result. Try again if the source is unavailable or limits the rate.
 
-        Repetitions because of the rate limit do not count as retries.
+        Attempts that fail because of the rate limit do not count as retries.
         """
         tried = 0
         while True:

@@ -1,4 +1,4 @@
-"""Loads and validates the settings of feeds, which are written in a YAML or TOML file."""
+"""Loads and validates the settings for polling feeds from a YAML or TOML file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "connections": (1, 1000),
     "retention_days": (1, 36_600),
 }
-"""The minimum and the maximum of each setting in `PollSettings`."""
+"""The minimum and maximum value of each setting in `PollSettings`."""
 MIN_FOLLOW_HOURS, MAX_FOLLOW_HOURS = 0.25, 24.0 * 31
 
 
@@ -35,7 +35,7 @@ class PollSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Minutes between the first two polls of a new account. After that, the interval adapts."""
     posts_per_page: int = 100
     initial_lookback_hours: float = 24
-    """How far back the first poll of an account reads."""
+    """How many hours back in time the first poll of an account reads."""
     max_retries: int = 3
     retry_backoff_ms: float = 1000
     max_pages_per_user: int = 100
@@ -43,7 +43,7 @@ class PollSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     connections: int = 10
     """Maximum number of concurrent requests."""
     retention_days: float | None = None
-    """Items are deleted when they are older than this. None to keep all items."""
+    """Items are deleted when they are older than this number of days. None to keep all items."""
 
     def __post_init__(self) -> None:
         for name, (low, high) in _BOUNDS.items():
@@ -81,7 +81,7 @@ class BlueskySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     follow_prune: bool = False
     """Whether to suspend accounts that a follow list added and that are no longer followed."""
     hints: str | None = None
-    """A combined feed that shows which accounts have new posts: `timeline`, or the at:// URI of a list."""
+    """The combined feed to check for new posts: the user's `timeline`, or the at:// URI of a list."""
 
     def __post_init__(self) -> None:
         hours = self.follow_interval_hours
@@ -100,7 +100,7 @@ class FollowLists(msgspec.Struct, frozen=True, kw_only=True):
 
 class FeedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     url: str | None = None
-    """The URL of the storage. None to use the URL that the command specifies, or its default."""
+    """The URL of the storage. None to use the URL that the command specifies, or the default URL."""
     polling: PollSettings = PollSettings()
     bluesky: BlueskySettings = BlueskySettings()
 

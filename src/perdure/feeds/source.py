@@ -16,7 +16,7 @@ from .item import Item
 
 
 class FeedPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of a feed, newest items first. Any page can be short or empty, even if it is not the last."""
+    """A page of a feed, newest items first. Any page can be short or empty, even if more pages follow."""
 
     items: tuple[Item, ...]
     cursor: str | None
@@ -48,7 +48,7 @@ class FeedSource(Protocol):
     async def page(
         self, account_id: str, *, limit: int, cursor: str | None = None, etag: str | None = None
     ) -> FeedPage | None:
-        """Return the newest page, or the page at `cursor`. Return None if the page's ETag is still `etag`."""
+        """Return the newest page or the page at `cursor`, or None if the page still has the ETag `etag`."""
         ...
 
     async def profiles(self, actors: Sequence[str]) -> list[Profile]:
@@ -103,7 +103,7 @@ class AuditSource(Protocol):
         ...
 
     async def shown_items(self, items: Sequence[Item]) -> list[Item]:
-        """Return these items as the feed shows them, with all links. Omit items that are not shown."""
+        """Return these items as the feed shows them, with all links. Omit items that it does not show."""
         ...
 
 

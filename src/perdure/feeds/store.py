@@ -94,7 +94,7 @@ class FeedStore:
     async def account_page(
         self, before: StoredAccount | None, limit: int
     ) -> tuple[list[StoredAccount], bool]:
-        """Return the first accounts, or those added after `before`, and whether more accounts follow."""
+        """Return up to `limit` accounts, starting after `before` if it is set, and whether more exist."""
         after = None if before is None else before.record.position
         found: list[StoredAccount] = []
         while records := await self.storage.page(ACCOUNTS, after=after, limit=limit + 1, now=self.clock()):
@@ -142,7 +142,7 @@ class FeedStore:
         return after if isinstance(committed, Committed) else None
 
     async def remove(self, account_id: str, *, with_items: bool = False) -> None:
-        """Delete an account, and its items if `with_items` is set. Keep items that a newer perdure wrote."""
+        """Delete an account and, if `with_items` is set, its items. Keep items that a newer version wrote."""
         for _ in range(MAX_EDIT_ATTEMPTS):
             stored = await self.get(account_id)
             if await self._delete([stored.record]):
@@ -196,7 +196,7 @@ class FeedStore:
         return new
 
     async def remove_items(self, account_id: str, removed: Sequence[Item]) -> int:
-        """Delete items, and return how many. Keep items that a newer version of perdure has written."""
+        """Delete items, and return how many were deleted. Keep items that a newer version wrote."""
         count = 0
         for batch in batched([Address(ITEMS, account_id, item.uri) for item in removed], ITEMS_PER_COMMIT):
             records = await self._get_many(batch)
@@ -206,7 +206,7 @@ class FeedStore:
         return count
 
     async def remove_items_before(self, time: Micros, *, limit: int) -> int:
-        """Delete about `limit` items that are older than `time`, oldest first. Return how many."""
+        """Delete about `limit` items older than `time`, oldest first. Return how many were deleted."""
         after: Position | None = None
         count = 0
         while count < limit and (
@@ -339,7 +339,7 @@ class FeedStore:
         return False
 
     def _report(self, address: Address, version: int, error: PerdureError) -> None:
-        """Log an invalid record, but only once per version, because records are read repeatedly."""
+        """Log an invalid record, but only once per record version, because records are read repeatedly."""
         if len(self._reported) >= MAX_PAGE_RECORDS:
             self._reported.clear()
         if (place := (address, version)) not in self._reported:

@@ -28,7 +28,7 @@ MAX_RETRY_WAIT: Micros = 30 * MINUTE
 succeed soon after an outage of the source has ended."""
 JITTER_FRACTION = 0.1
 PROBE_INTERVALS: tuple[Micros, ...] = (HOUR, 6 * HOUR, 24 * HOUR, 7 * 24 * HOUR)
-"""The times to wait between polls of an unavailable account. The last one is used repeatedly."""
+"""The times to wait between polls of an unavailable account. The last value is used repeatedly."""
 
 
 def new_account(
@@ -54,7 +54,7 @@ def leased(account: Account, lease: Lease) -> Account:
 
 
 def profile_count_reset(account: Account) -> Account:
-    """Forget the post count of the last profile. The comparison starts again with the next profile."""
+    """Discard the post count of the latest profile, and all counts that are based on it."""
     return replace(
         account,
         profile_posts=None,
@@ -67,13 +67,13 @@ def profile_count_reset(account: Account) -> Account:
 
 
 def posts_after_profile(account: Account, found: Iterable[Item]) -> int:
-    """Return how many of these items are posts that may be newer than the last profile."""
+    """Return how many of these items are posts that may be newer than the latest profile."""
     since = (account.profile_read_at or 0) - HOUR  # the clocks of authors differ
     return sum(item.kind != "repost" and item.time > since for item in found)
 
 
 def posts_before_profile(account: Account, found: Iterable[Item]) -> int:
-    """Return how many of these items are posts that the last profile may have counted."""
+    """Return how many of these items are posts that may be included in the latest profile's post count."""
     until = (account.profile_read_at or 0) + 10 * MINUTE  # the clock of the source may differ from ours
     return sum(item.kind != "repost" and item.time <= until for item in found)
 
@@ -83,9 +83,9 @@ def page_read(
 ) -> Account:
     """Add the new items of a page to the counts.
 
-    `counted` is the number of new posts that the last profile may have counted, and `uncounted` is the number
-    of new posts that it may not have counted. Posts from about the time of the profile are in both numbers:
-    this can delay an alarm, but does not cause a false one.
+    `counted` is the number of new posts that may be included in the latest profile's post count. `uncounted`
+    is the number of new posts that may be missing from it. Posts from about the time of the profile are in
+    both numbers. This can delay an alarm, but does not cause a false alarm.
     """
     unseen = max(account.unseen_posts - counted, 0)
     return replace(
@@ -101,7 +101,7 @@ def page_read(
 
 
 def audited(account: Account, *, posts: int) -> Account:
-    """Apply a complete audit: no posts remain unseen. It stored `posts` posts from after the last profile."""
+    """Apply a complete audit: no posts remain unseen. It stored `posts` posts newer than the profile."""
     return replace(
         account,
         posts_since_profile=account.posts_since_profile + posts,
@@ -219,7 +219,7 @@ def hinted(account: Account, *, newest: Micros, now: Micros) -> Account:
 def profile_updated(account: Account, profile: Profile, *, now: Micros) -> Account:
     """Apply a profile: update the handle, and compare the post count with the posts that were found.
 
-    If the post count falls, the number of unseen posts falls too, because they were probably deleted.
+    If the post count falls, the number of unseen posts falls too, because unseen posts were probably deleted.
     """
     unseen, carried = account.unseen_posts, account.posts_since_profile
     if account.profile_posts is not None and profile.post_count is not None:
@@ -241,7 +241,7 @@ def profile_updated(account: Account, profile: Profile, *, now: Micros) -> Accou
 def next_interval(interval: Micros, new: int, elapsed: Micros) -> Micros:
     """Return the next poll interval, which aims at one new item per poll.
 
-    Four new items halve the interval. No new items lengthen it, unless this poll came soon after the last.
+    Four new items halve the interval. If there are none, it grows unless the previous poll was very recent.
     """
     target = elapsed / new if new else max(interval, 2 * elapsed)
     return round(min(max(math.sqrt(interval * max(target, 1)), MIN_POLL_INTERVAL), MAX_POLL_INTERVAL))

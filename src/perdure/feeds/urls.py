@@ -4,11 +4,11 @@ These functions are pure. Two links lead to the same page if their normalized UR
 are only used for comparison; users open the URL as it was shared. In a normalized URL:
 
 - The scheme is https. The host is lower-case ASCII. Credentials, default port and final dot are removed.
-- Letters, digits and `-._~` are not percent-encoded. The digits of percent-encodings are in upper case.
+- Letters, digits and `-._~` are not percent-encoded. Percent-encodings use upper-case digits.
 - Parameters that track the reader are removed (see `is_tracking`). The others are sorted by name.
-- Trailing slashes are removed, and fragments unless they select the page, like `#/article/5` or `#!/news`.
+- Trailing slashes are removed. So are fragments, unless they select a page, like `#/article/5` or `#!/news`.
 
-Names that may select a page are deliberately not treated as tracking parameters. A name that is only used for
+A parameter that may select a page is deliberately not removed. The name of a parameter that is only used for
 tracking belongs in `TRACKING_PARAMETERS`. Other names belong in `HOST_TRACKING_PARAMETERS`: for example, `si`
 is a share code on YouTube, but may be a section on another site. To add a parameter, find the documentation
 of the service that appends it, add it in lower case under the comment of that service, and add an example to
@@ -25,7 +25,7 @@ MAX_URL_LENGTH = 2048
 """Maximum number of characters in a normalized URL. Longer URLs are ignored."""
 
 _DEFAULT_PORTS = {"http": (80, 443), "https": (443,)}
-"""The ports to remove, by scheme. Since http becomes https, http URLs lose the default port of either."""
+"""The ports to remove, by scheme. Since http becomes https, both default ports are removed from http URLs."""
 _WHITESPACE = re.compile(r"\s")
 _HOST = re.compile(r"[^\x00-\x20\"#%/:<>?@\[\\\]^`{|}\x7f]+")
 _IPV6 = re.compile(r"[0-9a-f:.]+")
@@ -59,7 +59,7 @@ def normalize_url(url: str) -> str | None:
 
 
 def _host_and_authority(parts: SplitResult) -> tuple[str, str] | None:
-    """Return the normalized host, alone and with its port. Return None if the host or scheme is invalid."""
+    """Return the normalized host, without and with its port, or None if the host or scheme is invalid."""
     scheme, host, port = parts.scheme.lower(), parts.hostname or "", parts.port
     if scheme not in _DEFAULT_PORTS:
         return None

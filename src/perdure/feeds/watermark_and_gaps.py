@@ -28,7 +28,7 @@ from .account import Account, Gap
 from .settings import PollSettings
 
 OVERLAP: Micros = MINUTE
-"""Every poll reads again this far below the watermark, because the clocks of authors differ."""
+"""Every poll reads this far below the watermark again, because the clocks of authors differ."""
 LATE_WINDOW: Micros = 30 * MINUTE
 """How far below the watermark polls search for items that appear in the feed late."""
 DEEP_READ_INTERVAL: Micros = 60 * MINUTE
@@ -93,8 +93,8 @@ def reaches_known_items(account: Account, page: PageSummary) -> bool:
 def apply_gap_page(account: Account, gap: Gap, page: PageSummary, *, now: Micros) -> Account:
     """Apply a page that was read for a gap: shrink or close the gap.
 
-    The page can contain items above the watermark if the newest page was empty but not the last. In that
-    case, raise the watermark, unless there are unread items between the watermark and the gap.
+    The page can contain items above the watermark if the newest page was empty but was followed by further
+    pages. In that case, raise the watermark, unless there are unread items between the watermark and the gap.
     """
     if gap not in account.gaps:
         return account
@@ -112,7 +112,7 @@ def _raise_watermark(account: Account, page: PageSummary, now: Micros) -> Micros
 
 
 def apply_cursor_rejection(account: Account, gap: Gap) -> Account:
-    """Count a rejection of the gap's cursor. At `MAX_CURSOR_REJECTIONS`, restart from the newest item."""
+    """Count a rejection of the gap's cursor. After `MAX_CURSOR_REJECTIONS`, restart from the newest item."""
     if gap.cursor_rejections + 1 < MAX_CURSOR_REJECTIONS:
         return _replace_gap(account, gap, replace(gap, cursor_rejections=gap.cursor_rejections + 1))
     return _replace_gap(account, gap, replace(gap, cursor=None, cursor_rejections=0))
@@ -153,7 +153,7 @@ def _replace_gap(account: Account, gap: Gap, rest: Gap | None) -> Account:
 
 
 def _merge_excess_gaps(gaps: tuple[Gap, ...]) -> tuple[Gap, ...]:
-    """Merge the two oldest gaps until `MAX_GAPS` are left. The range between merged gaps is read again."""
+    """Merge the two oldest gaps until at most `MAX_GAPS` remain. The range between them is read again."""
     while len(gaps) > MAX_GAPS:
         *newer, upper, lower = gaps
         both = replace(

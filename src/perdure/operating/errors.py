@@ -1,4 +1,4 @@
-"""The error classes of the operator API. It also raises errors of `tasks.errors` and `storage.errors`.
+"""The error classes of the operator API. The API also raises the errors of tasks and storages.
 
 PerdureError
 ├── MaintenanceError     a storage cannot be copied to itself
@@ -33,7 +33,7 @@ class IdTooShort(TaskError):
     """Raised when a task id, or part of it, is too short to search for, or contains invalid characters."""
 
     def __init__(self, min_length: int) -> None:
-        super().__init__(f"use at least {min_length} characters of the task id (letters and digits only)")
+        super().__init__(f"invalid task id; use at least {min_length} characters, only letters and digits")
         self.min_length = min_length
 
 

@@ -26,7 +26,7 @@ MULTILINE_LENGTH = 200
 MAX_EXACT_INTEGER = 2**53
 """Below this number, a float can represent every integer exactly."""
 COMPOSING_KEYWORDS = frozenset({"patternProperties", "$ref", "allOf", "anyOf", "oneOf", "if"})
-"""Keywords that can add fields to a schema that are not listed in its `properties`."""
+"""Keywords with which a schema can define fields that are not listed in its `properties`."""
 TRUE_WORDS = frozenset({"true", "yes", "y", "1"})
 FALSE_WORDS = frozenset({"false", "no", "n", "0", ""})
 
@@ -35,7 +35,7 @@ class Choice(msgspec.Struct, frozen=True):
     """One of the values that the user can choose for a field."""
 
     key: str
-    """The string that represents the value in a form."""
+    """The string that represents the value in a submitted form."""
     label: str
     value: Json
 
@@ -150,9 +150,9 @@ def parse_form(fields: Iterable[FormField], texts: Mapping[str, Sequence[str]]) 
 
 
 def parse_field(field: FormField, texts: Sequence[str]) -> Json:
-    """Return the value that was entered in a field, or None. Only a list of choices has several `texts`.
+    """Return the value entered in a field, or None if it is empty. Only a multi-select has several `texts`.
 
-    An empty boolean is False, and an empty required list is `[]`. Raise ValueError if the value is invalid.
+    An empty boolean is False; an empty required multi-select is `[]`. Raise ValueError for an invalid value.
     """
     if field.control == "multiselect":
         return [_parse_choice(field, each) for each in texts] or ([] if field.is_required else None)

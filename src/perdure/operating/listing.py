@@ -31,7 +31,7 @@ class TaskSummaryPage(msgspec.Struct, frozen=True, kw_only=True):
     corrupt: tuple[str, ...] = ()
     """The ids of the damaged tasks on this page."""
     newer: tuple[NewerTask, ...] = ()
-    """The tasks on this page that a newer version of perdure wrote."""
+    """The tasks on this page that were written by a newer version of perdure."""
     next_cursor: str | None = None
     """The cursor to pass as `after` to get the next page. None if this is the last page."""
 

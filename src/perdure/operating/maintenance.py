@@ -30,7 +30,7 @@ from .listing import iterate_records
 
 PROBE_LIFETIME = 10 * MINUTE
 PROBE_BODY = f'{{"format":1,"padding":"{"x" * 8192}"}}'
-"""The body of a test record. It is larger than a database page, so it does not fit into a full storage."""
+"""The body of a test record. It is larger than a database page, so a full storage rejects it."""
 
 
 def _decode_setting(record: Record) -> object:
@@ -46,8 +46,8 @@ DECODERS: Mapping[Space, Callable[[Record], object]] = {
     ITEMS: parse_item,
     LINKS: parse_link_record,
 }
-"""The decoder for each space. Those of leases, idempotency keys and link summaries do not report damage,
-because damaged records of these kinds are replaced at their next use.
+"""The decoder for each space. The decoders for leases, idempotency keys and link summaries do not report
+damage, because damaged records of these kinds are replaced at their next use.
 """
 ALL_SPACES = tuple(DECODERS)
 QUARANTINED_SPACES = frozenset({TASKS, ACCOUNTS, ITEMS})
@@ -111,7 +111,7 @@ async def count_live_claims(storage: Storage, *, now: Micros) -> LiveClaims:
 
 
 def _is_polled(record: Record, now: Micros) -> bool:
-    """Return whether an account is being polled. Return False if its record cannot be read."""
+    """Return whether an account is being polled. An unreadable record counts as not polled."""
     try:
         return StoredAccount.from_record(record).account.is_leased(now)
     except (CorruptFeedRecord, NewerFormat):
@@ -149,7 +149,7 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Maximum error of `clock_offset` in seconds: half the duration of the request."""
 
     def has_clock_skew(self, limit: float) -> bool:
-        """Return whether the clocks differ by more than `limit` seconds, even allowing for the error."""
+        """Return whether the clocks differ by more than `limit` seconds plus the measurement error."""
         return self.clock_offset is not None and abs(self.clock_offset) - self.offset_error > limit
 
 
@@ -162,7 +162,7 @@ class HealthReport(msgspec.Struct, frozen=True, kw_only=True):
     """The problems that remain after the repair, or all findings if nothing was repaired."""
     records: int
     newer: int
-    """Number of records that a newer version of perdure wrote. They are not a problem."""
+    """Number of records that were written by a newer version of perdure. They are not a problem."""
     quarantined: int
     """Number of damaged records in quarantine."""
     engine: str

@@ -1,6 +1,6 @@
-"""`Operator` reads and changes the tasks of all owners. It does not check permissions; the caller must.
+"""`Operator` reads and changes the tasks of all owners. The caller must check permissions.
 
-It accesses the storage directly, under the same rules as clients and workers, so no server has to be running.
+It accesses the storage directly, under the same rules as clients and workers, so no server needs to run.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MAX_CLAIMS = 1000
 class Operator:
     """Reads the tasks of all owners, cancels them, answers their questions, and purges them.
 
-    If the servers use their own `config`, pass the same one here, so that answers have the same limits.
+    If the servers use a custom `config`, pass it here too, so that the same limits apply to answers.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Operator:
         return (await self.storage.counts(LEASES, now=self.clock())).get(HELD, 0)
 
     async def claims(self) -> list[ClaimSummary]:
-        """Return the claims of all workers, but at most 1,000: those on the newest tasks."""
+        """Return up to 1,000 claims, of all workers. Claims on the newest tasks come first."""
         locators, _ = await self._load_sealers()
         now = self.clock()
         records = await self.storage.page(LEASES, limit=MAX_CLAIMS, tag=HELD, descending=True, now=now)
@@ -142,7 +142,7 @@ class Operator:
         return await self._summarize_or_none(await stats.oldest_open_question(self.storage, self.clock()))
 
     async def stats(self, window: Micros = HOUR, *, buckets: int = 60) -> Stats:
-        """Return the statistics of all tasks, with the throughput in the last `window`."""
+        """Return statistics about all tasks, including the throughput in the most recent `window`."""
         now = self.clock()
         counts, claims = await self.counts(), await self.claims()
         claimed = await self.claimed_count()

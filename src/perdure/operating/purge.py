@@ -25,7 +25,7 @@ class PurgeReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def purge(store: TaskStore, *, finished_before: Micros | None, dry_run: bool) -> PurgeReport:
-    """Delete expired records and, if a time is given, tasks that finished by then. A dry run only counts."""
+    """Delete expired records, and tasks that finished by `finished_before`. A dry run only counts them."""
     expired = await count_expired(store.storage, store.clock()) if dry_run else await _purge_expired(store)
     finished = 0
     if finished_before is not None:
@@ -44,7 +44,7 @@ async def _purge_expired(store: TaskStore) -> int:
 
 
 async def _finished_before(store: TaskStore, time: Micros) -> AsyncIterator[Snapshot]:
-    """Yield the tasks that finished by a given time: status by status, and oldest first."""
+    """Yield the tasks that finished by a given time, grouped by status, oldest first."""
     for tag in (tag for status in FINISHED_STATUSES for tag in TAGS[status]):
         async for record in iterate_records(store.storage, TASKS, tag=tag, now=store.clock()):
             if record.order > time:

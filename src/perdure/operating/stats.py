@@ -25,7 +25,7 @@ MAX_SCANNED = 1000
 MAX_READ_CHARS = 16 * 1024 * 1024
 """A query stops after it has read this many characters of task records."""
 FIRST_PAGE_SIZE = 20
-"""Number of records in the first page of a query. Later pages depend on the size of these records."""
+"""Number of records in the first page of a query. The size of later pages depends on these records."""
 PAGE_SIZE = 200
 
 
@@ -36,9 +36,9 @@ class WorkerSummary(msgspec.Struct, frozen=True, kw_only=True):
     claimed: int
     """Number of tasks that the worker has claimed."""
     lease_until: Timestamp
-    """When the last lease of the worker expires, unless the worker renews it."""
+    """The latest time at which a lease of the worker expires, unless it is renewed."""
     expired_leases: int
-    """Number of leases that the worker did not renew in time. If there are any, it is slow or lost."""
+    """Number of leases that the worker did not renew in time. If not 0, the worker is slow or lost."""
 
 
 class Bucket(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +59,7 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Throughput(msgspec.Struct, frozen=True, kw_only=True):
-    """Statistics of the tasks that finished in a time window and have not expired."""
+    """Statistics about the tasks that finished in a time window and have not expired."""
 
     since: Timestamp
     until: Timestamp
@@ -80,7 +80,7 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """Statistics of all tasks."""
+    """Statistics about all tasks."""
 
     counts: dict[Status, int]
     """Number of tasks in each status. A task whose result reports an error counts as failed."""
@@ -176,7 +176,7 @@ async def measure_throughput(
 
 
 class _FinishedTask(msgspec.Struct, tag_field=FORMAT_FIELD, tag=TASK_FORMAT):
-    """The fields of a finished task that the throughput needs. Other fields are not decoded."""
+    """The fields of a finished task needed to compute the throughput. Other fields are not decoded."""
 
     created_at: Micros
     finished_at: Micros
@@ -186,7 +186,7 @@ _task_decoder = msgspec.json.Decoder(_FinishedTask)
 
 
 async def _newest_finished(storage: Storage, tag: Tag, now: Micros) -> tuple[list[_FinishedTask], bool]:
-    """Return the newest finished tasks with a tag, and whether these are all of them."""
+    """Return the newest finished tasks with this tag, and whether all such tasks were read."""
     found: list[_FinishedTask] = []
     after: Position | None = None
     read = chars = 0

@@ -1,6 +1,6 @@
 """Views of a task for operators: a summary for lists, and details with timeline, questions and outcome.
 
-Neither of them contains the answers of users or the name of the owner.
+Neither view contains the answers of users or the name of the owner.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TAGS: dict[Status, tuple[Tag, ...]] = {
 
 
 Locator: TypeAlias = Annotated[str, msgspec.Meta(extra={"json": "omit"})]
-"""The encrypted partition of a task. Commands do not print it, because they find tasks by id."""
+"""The encrypted partition of a task. Commands omit it from their output, and find tasks by id instead."""
 
 
 class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +56,7 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
     status: Status
     """The status of the task. It is `failed` if the result reports an error."""
     name: str
-    """The name of the function. If there is none, the name of the tool or else of the method."""
+    """The name of the task's function or, if it has none, of its tool or method."""
     created_at: Timestamp
     updated_at: Timestamp
     finished_at: Timestamp | None
@@ -93,7 +93,7 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewerTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A summary of a task that a newer version of perdure wrote. The task itself cannot be decoded."""
+    """A summary of a task that was written by a newer version of perdure and cannot be decoded."""
 
     task_id: str
     locator: Locator
@@ -161,7 +161,7 @@ def task_name(task: TaskRecord) -> str:
 
 
 def tool_name(task: TaskRecord) -> str | None:
-    """Return the parameter `name` of the request, which is the tool if the request is a tool call."""
+    """Return the `name` parameter of the request. In a tool call, this is the name of the tool."""
     if isinstance(task.params_json, UnsetType):
         return None
     try:
@@ -190,7 +190,7 @@ EventKind: TypeAlias = Literal[
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """An event in the timeline of a task. Events `next attempt` and `expires` have not happened yet."""
+    """An event in the timeline of a task. The events `next attempt` and `expires` have not happened yet."""
 
     at: Timestamp
     kind: EventKind = msgspec.field(name="event")
@@ -211,7 +211,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def external_url(self) -> str | None:
-        """The URL that the user must visit to complete the step. None if the question has no URL."""
+        """The URL that the user must visit to answer the question. None if the question has no URL."""
         params = self.params if isinstance(self.params, dict) else {}
         url = params.get("url")
         return url if params.get("mode") == "url" and isinstance(url, str) else None
@@ -248,7 +248,7 @@ class TaskDetail(msgspec.Struct, frozen=True, kw_only=True):
     removed_log_entries: int
     """Number of older log entries that were removed."""
     ttl: int | None = msgspec.field(name="ttl_ms")
-    """Milliseconds from creation within which the task must be started. None means no limit."""
+    """Milliseconds after creation within which the task must be started. None means no limit."""
     expires_at: Timestamp | None
     timeline: tuple[Event, ...]
     """Past and expected events of the task, sorted by time."""
@@ -281,7 +281,7 @@ def describe_task(snapshot: Snapshot, summary: TaskSummary, lease: Record | None
 
 
 def parse_claim(lease: Record, locator: str) -> ClaimSummary | None:
-    """Return the claim in a lease record. None if there is no claim, or if its format is too new."""
+    """Return the claim in a lease record. None if there is no claim, or if the lease format is too new."""
     if lease.tag != leases.HELD:
         return None
     try:

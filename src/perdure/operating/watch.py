@@ -23,14 +23,14 @@ T = TypeVar("T")
 
 
 class TaskChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """The changes since the previous query. After the first query, all tasks are in `changed`."""
+    """The changes since the previous query. The first query reports all tasks in `changed`."""
 
     page: TaskSummaryPage
     """The page of the newest tasks, after the changes."""
     changed: tuple[TaskSummary, ...]
     """The tasks that are new on the page or have changed."""
     removed: tuple[TaskSummary, ...]
-    """The tasks that left the page, because they were deleted, got another status, or became too old."""
+    """The tasks that left the page: deleted, changed to another status, or displaced by newer tasks."""
 
 
 class WatchConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ class WatchConfig(msgspec.Struct, frozen=True, kw_only=True):
     min_interval: float = 0.5
     """Minimum number of seconds between two queries."""
     poll_interval: float = 2.0
-    """Average number of seconds to wait for a notification, after `min_interval`, before the next query."""
+    """Average number of seconds to wait for a notification. If none arrives, the storage is polled."""
 
 
 DEFAULT_WATCH = WatchConfig()

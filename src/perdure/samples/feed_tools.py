@@ -17,7 +17,7 @@ from ..runtime import Again, Task
 from .source import DID_PREFIX, SimulatedSource
 
 LEASE_SECONDS = 5.0
-"""If a server is killed while it polls an account, another server can poll it after this time."""
+"""If a server is killed while it polls an account, another server can poll the account after this time."""
 
 Hours = Annotated[float, Field(gt=0, le=24 * 366)]
 Limit = Annotated[int, Field(ge=1, le=200)]
@@ -25,22 +25,19 @@ Limit = Annotated[int, Field(ge=1, le=200)]
 
 @dataclass(frozen=True, kw_only=True)
 class SampleFeeds:
-    """The feeds that the sample tools poll: either simulated feeds or Bluesky.
-
-    One storage can contain accounts of both kinds.
-    """
+    """The feeds that the sample tools poll: simulated feeds or Bluesky. A storage can contain both."""
 
     settings: FeedSettings = field(default_factory=FeedSettings)
     source: SimulatedSource | None = None
-    """The source of simulated feeds. None to poll Bluesky."""
+    """The source of the simulated feeds, or None to poll Bluesky."""
 
     @property
     def default_handles(self) -> tuple[str, ...]:
-        """The accounts that `read_feeds` adds if it is called without accounts."""
+        """The handles of the accounts that `read_feeds` adds if it is called without accounts."""
         return () if self.source is None else self.source.handles
 
     def owns(self, account_id: str) -> bool:
-        """Return whether the tools poll this account. Its id shows whether it is simulated."""
+        """Return whether the account belongs to these feeds. Simulated accounts have the `DID_PREFIX`."""
         return account_id.startswith(DID_PREFIX) == (self.source is not None)
 
 
@@ -57,7 +54,7 @@ def add_feed_tools(server: MCPServer[object], tasks: Tasks, sample: SampleFeeds)
     @server.tool()
     @tasks.durable(retries=5, backoff=1.0)
     async def read_feeds(task: Task, accounts: list[str] | None = None) -> dict[str, int]:
-        """Add these accounts, then poll all stored accounts for new posts. Survives a server restart."""
+        """Add the given accounts, then poll all stored accounts for new posts. Survives a server restart."""
         async with open_feeds() as feeds:
             return await _poll_accounts(task, feeds, sample, accounts or [*sample.default_handles])
 
@@ -69,7 +66,7 @@ def add_feed_tools(server: MCPServer[object], tasks: Tasks, sample: SampleFeeds)
 
     @server.tool()
     async def shared_links(hours: Hours = 24, limit: Limit = 10) -> list[dict[str, Any]]:
-        """Return the links that the most accounts shared in the last `hours` hours."""
+        """Return the most widely shared links of the last `hours` hours."""
         ranking = await open_feeds().links(timedelta(hours=hours), limit=limit)
         return [msgspec.to_builtins(link) for link in ranking.links]
 

@@ -57,7 +57,7 @@ def add_report_tools(server: MCPServer[object], tasks: Tasks) -> None:
     @server.tool()
     @tasks.durable
     async def sign_report(year: int, task: Task) -> str:
-        """Ask for the name of the person who signs a report, then sign it."""
+        """Ask who signs a report, then sign the report with that name."""
         answer = await task.elicit(f"Who signs the {year} report?", NAME_FORM)
         if answer.action != "accept":
             return f"the {year} report is not signed"

@@ -1,4 +1,4 @@
-"""A source of simulated feeds, which needs no network, and a source that adds them to real feeds.
+"""A source that simulates feeds without a network, and a source that adds these feeds to another source.
 
 Posts are computed from the author and a sequence number, so every process reads the same posts. Each author
 writes a new post at a fixed interval.
@@ -23,7 +23,7 @@ from ..storage.time_types import MINUTE, system_clock
 DID_PREFIX = "did:example:"
 """The prefix of the ids of simulated accounts. The DID method `example` is reserved for examples."""
 FIRST_POST_AT: Micros = 1_767_225_600 * 1_000_000
-"""When each simulated account wrote its first post: 1 January 2026."""
+"""The time at which each simulated account wrote its first post: 1 January 2026."""
 
 
 class Person(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,7 +44,7 @@ class Person(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return FIRST_POST_AT + number * self.every_minutes * MINUTE
 
     def newest(self, now: Micros) -> int:
-        """Return the sequence number of the newest post, or -1 if there is no post yet."""
+        """Return the sequence number of the newest post at the time `now`, or -1 if there is no post yet."""
         return max((now - FIRST_POST_AT) // (self.every_minutes * MINUTE), -1)
 
 
@@ -118,7 +118,7 @@ class SimulatedSource:
         )
 
     def _links(self, chance: Random) -> tuple[Link, ...]:
-        """Return a link or, for about half of the posts, none. Prefer links near the start of the list."""
+        """Return one link, or none for half of the posts. Earlier links in the list are more likely."""
         if chance.random() < 0.5:
             return ()
         links = self._data.links
@@ -139,7 +139,7 @@ class _FollowingSource(FeedSource, FollowSource, Protocol):
 
 
 def with_simulated(source: _FollowingSource) -> FeedSource:
-    """Return a source that serves simulated accounts itself, and gets all others from `source`."""
+    """Return a source that serves simulated accounts itself, and reads all other accounts from `source`."""
     if isinstance(source, HintSource):
         return _CombinedHintSource(source, hints=source)
     return _CombinedSource(source)

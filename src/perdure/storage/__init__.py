@@ -1,6 +1,6 @@
 """Storage of durable records. Every engine implements the same contract of seven methods, called verbs.
 
-To read the code, start with `records_and_changes` (types), `contract` (promises) and `memory` (an engine).
+To read the code, start with `records_and_changes` (types), `contract`, and `memory` (the simplest engine).
 """
 
 from .contract import Engine, MaintenanceReport, StorageInfo

@@ -25,7 +25,7 @@ class Batcher(Generic[Request, Response]):
     `run_batch` returns a response, or an exception to raise, for each request, in order. If `run_batch`
     itself raises, every request in the batch fails with that error. At most `max_concurrent` batches are in
     flight. A batch contains at most `max_items` requests with a total weight of at most `max_weight`. A
-    request that is heavier than `max_weight` is sent alone.
+    request that is heavier than `max_weight` is sent in a batch of its own.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Encode and decode record bodies, which are JSON objects that contain a format number.
 
-Stored records outlive releases of perdure. Each type of body is a msgspec struct whose tag is the format
-number, so the number is always written and always checked. If the number is higher than this release
+A different release of perdure may have written a body. Each type of body is a msgspec struct whose tag is the
+format number, so the number is always written and always checked. If it is higher than this release
 supports, or an enumeration has an unknown value, a newer version of perdure wrote the body, and decoding
 raises NewerFormat. Any other body that cannot be decoded is damaged, and decoding raises StorageCorrupt.
 """
@@ -17,16 +17,16 @@ from msgspec import inspect
 from .errors import NewerFormat, PerdureError, StorageCorrupt
 
 FORMAT_FIELD = "format"
-"""The JSON key of the format number. Declare the struct of a body with `tag_field=FORMAT_FIELD, tag=1`."""
+"""The JSON key of the format number. Declare every body struct with `tag_field=FORMAT_FIELD, tag=1`."""
 
 UNREADABLE = (msgspec.MsgspecError, PerdureError, RecursionError)
-"""Errors that decoding can raise. PerdureError comes from checks in the `__post_init__` of a body."""
+"""Exceptions that decoding a body can raise. PerdureError comes from the `__post_init__` of the body."""
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 
 class _Unnumbered(msgspec.Struct, tag_field=FORMAT_FIELD, tag=0):
-    """A struct that no body uses. msgspec requires the format number only in a union of several structs."""
+    """A placeholder. msgspec requires a format number only in a union, which needs a second struct."""
 
 
 class BodyFormat(Generic[T]):
@@ -35,7 +35,7 @@ class BodyFormat(Generic[T]):
     def __init__(self, kind: type[T]) -> None:
         tag = kind.__struct_config__.tag
         if not isinstance(tag, int):
-            raise TypeError(f"{kind.__name__} has no format number; declare it with an integer `tag`")
+            raise TypeError(f"{kind.__name__} has no format number; declare the struct with an integer `tag`")
         self.number = tag
         self._type = inspect.type_info(kind)
         self._encoder = msgspec.json.Encoder(order="sorted")
@@ -45,7 +45,7 @@ class BodyFormat(Generic[T]):
         return self._encoder.encode(value).decode()
 
     def decode(self, key: str, body: str) -> T:
-        """Return the decoded body of the record `key`. Raise NewerFormat or StorageCorrupt if that fails."""
+        """Decode the body of the record `key`. Raise NewerFormat or StorageCorrupt if decoding fails."""
         try:
             value = self._decoder.decode(body)
         except UNREADABLE as error:
@@ -69,7 +69,7 @@ class BodyFormat(Generic[T]):
 
 
 def number_of(body: str) -> int | None:
-    """Return the format number of a body, or None if the body has none or is not valid JSON."""
+    """Return the format number of a body, or None if it has no such number or is not valid JSON."""
     try:
         plain = cast("object", msgspec.json.decode(body))
     except UNREADABLE:
@@ -79,7 +79,7 @@ def number_of(body: str) -> int | None:
 
 
 def check_number(key: str, body: str, newest: int) -> None:
-    """Raise NewerFormat if the format number of a body is higher than `newest`. Check nothing else."""
+    """Raise NewerFormat if the format number of a body is higher than `newest`. Accept any other body."""
     number = number_of(body)
     if number is not None and number > newest:
         raise _newer_number(key, number, newest)
@@ -94,7 +94,7 @@ _Part: TypeAlias = tuple[object, inspect.Type, str]
 
 
 def _unknown_values(value: object, kind: inspect.Type, path: str) -> Iterator[tuple[str, str]]:
-    """Yield the path and the value of each string that is not a known value of its enumeration."""
+    """Yield the path and the value of each string that its enumeration does not contain."""
     if isinstance(kind, (inspect.EnumType, inspect.LiteralType)):
         known = kind.values if isinstance(kind, inspect.LiteralType) else [each.value for each in kind.cls]
         if isinstance(value, str) and value not in known:
@@ -121,7 +121,7 @@ def _parts(value: object, kind: inspect.Type) -> Iterator[_Part]:
 
 
 def _parts_of_union(value: object, types: Sequence[inspect.Type]) -> Iterator[_Part]:
-    """Yield the parts of a value whose type is a union. Treat the tags of its structs like an enumeration."""
+    """Yield the parts of a value whose type is a union. Treat the tag of a struct as an enumeration value."""
     structs = {
         each.tag: each for each in types if isinstance(each, inspect.StructType) and each.tag is not None
     }

@@ -8,7 +8,7 @@ from .errors import StorageClosed
 
 
 class CallTracker:
-    """Counts the calls in flight. Run each call in a `with` block, and all calls in one event loop."""
+    """Counts the calls in flight. Run each call in `with tracker:`. Use a tracker in one event loop only."""
 
     def __init__(self) -> None:
         self._count = 0

@@ -6,42 +6,42 @@ The verbs are the methods `get`, `commit`, `page`, `due`, `counts`, `purge` and 
  1. `get` returns, for each address and in the order given, the newest committed live record, or None.
  2. Within one partition, every call by any client sees all commits that returned before the call started.
     This applies to `get`, to `commit`, and to `page` and `counts` with a partition.
- 3. `Insert` creates a record. Its version is 1, unless it is a copy from another storage. An insert never
-    overwrites a record: if the address is taken, the result is `Conflict` with the stored version.
+ 3. `Insert` creates a record. Its version is 1, unless the record is copied from another storage. An
+    insert never overwrites: if the address is taken, the result is `Conflict` with the stored version.
  4. `InsertIfAbsent` does the same, but a taken address is not a conflict: the stored record is kept, and the
     result is `Kept` with its version.
  5. `Replace` is accepted only if the stored record is still the one that the caller read, which means that
-    its version, order and tag are the same. It raises the version by one. If a different record is stored,
+    its version, order and tag are the same. It increases the version by one. If a different record is stored,
     the result is `Conflict` with the stored version, which can equal the expected version. If no record is
     stored, the result is `Missing`.
- 6. `Delete` has the same condition and the same results.
+ 6. `Delete` is accepted under the same condition as `Replace`. Otherwise it has the same results.
  7. A commit writes all of its changes or none of them. It contains at most 25 changes, all in one partition,
-    each to a different record, in at most 8 spaces. The bodies that it writes have at most 2 MiB in total, in
-    UTF-8. Each change is checked against the records as they were before the commit. If a change is refused,
-    nothing is written, and the caller gets a result for every change.
+    each to a different record, in at most 8 spaces. The bodies that it writes have a total size of at most
+    2 MiB in UTF-8. Each change is checked against the records as they were before the commit. If a change is
+    refused, nothing is written, and the caller gets a result for every change.
  8. If several clients change the same version of a record concurrently, exactly one succeeds, unless a call
-    raises. The history of each record is linearizable, with or without a write that raised OutcomeUnknown.
+    raises. Each record's history is linearizable. A write that raised OutcomeUnknown may be missing from it.
  9. A guard refuses a commit if and only if every change is accepted and the commit would raise the number of
-    live records with a guarded tag above the limit. Records count as live at the commit's `now`. The result
-    contains the number that the commit would have reached, as `guard_count`. Before the guard refuses a
-    commit, it may purge expired records of the partition. They stay purged.
+    live records with a guarded tag above the limit. Records count as live at the commit's `now`. The
+    `guard_count` in the result is the number that the commit would have reached. Before the guard refuses a
+    commit, it may purge expired records of the partition. This purge is not rolled back.
 10. `page` returns the live records of a partition that come strictly after a position, in `(order, key)`
     order, ascending or descending, optionally only those with one tag. It seeks in an index. Reading all
-    pages returns each record exactly once if it is live at the `now` of every page and, with a tag, keeps it.
+    pages returns a record exactly once if it is live at the `now` of every page and keeps the requested tag.
 11. `page` without a partition does the same over all partitions, in `(order, key, partition)` order. A page
     with fewer records than its limit is the last one, unless its bodies reach MAX_PAGE_BYTES in total. A page
-    ends with the record that reaches this size, so it always has a record if one is left. See `is_last_page`.
+    ends with the record that reaches this size, so a page is empty only at the end. See `is_last_page`.
 12. `due` returns the live records of a lane with `wake_at <= until`, in `(wake_at, key, partition, space)`
     order, with the same limits as a page.
-13. `counts` returns the exact number of live records for each tag, in one partition or in all of them. A tag
-    that no live record has is absent.
+13. `counts` returns the exact number of live records for each tag, in one partition or across all
+    partitions. A tag without live records is omitted.
 14. An expired record is invisible to every verb except `purge`. Until it is purged, a call with an earlier
     `now` can still see it.
 15. A new record can be inserted at the address of an expired record, purged or not.
 16. `purge` deletes at most `limit` records with `expires_at <= until`, earliest first (ties in any order).
     It updates the counters, and returns the records that this call deleted. An insert or a guard may have
-    deleted others before. If it returns fewer than `limit` records, none are left. An `until` in the future
-    also deletes live records. If the call raises, it may have deleted records.
+    deleted others earlier. If `purge` returns fewer than `limit` records, none are left. An `until` in the
+    future also deletes live records. If the call raises, it may have deleted records.
 17. Bodies are returned exactly as they were written. A name can contain any character except NUL. Names are
     ordered by code point, and no name gives access to records that were stored under a different name.
 18. A watch wakes when a record that it covers changes, even if no caller was waiting at that moment. It is
@@ -123,7 +123,7 @@ class Engine(ABC):
 
     name: ClassVar[str]
     lag: float = 0.0
-    """Maximum number of seconds until a commit appears in reads across all partitions."""
+    """Maximum number of seconds until a commit is visible to reads that span all partitions."""
 
     @abstractmethod
     async def get(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]: ...

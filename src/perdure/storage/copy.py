@@ -1,8 +1,8 @@
 """Copy all records from one storage to another, then compare the copy with the source.
 
-A state record in the target stores how far the copy has progressed. With it, an interrupted copy can resume,
-while a target that contains other records is refused. All reads use `now=0`, a time at which no record has
-expired, so expired records are copied too. No process may write to either storage during a copy.
+A state record in the target stores the progress, so that an interrupted copy can be resumed. A target that
+contains records but no state record is refused, unless `merge` is set. All reads use `now=0`, when no record
+has expired yet, so expired records are copied too. No process may write to either storage during a copy.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _STATE_ADDRESS = Address(COPIES, "perdure", "under-way")
 _EPOCH: Micros = 0
 PAGE_SIZE = 100
 MAX_CONCURRENT_COMMITS = 16
-"""Maximum number of commits in flight. They run concurrently because many of them contain only one record."""
+"""Maximum number of commits in flight. Commits run concurrently because many contain only one record."""
 
 
 class CopyProgress(msgspec.Struct, frozen=True, kw_only=True):
     """The progress of a copy, passed to `on_progress` after each page of records."""
 
     step: str
-    """The current step: first `copied`, then `compared`."""
+    """What this step does with the records: `copied` in the first step, `compared` in the second."""
     space: Space
     records: int
     """Number of records in this space that this call of `copy_records` has copied or compared so far."""
@@ -53,7 +53,7 @@ ProgressCallback: TypeAlias = Callable[[CopyProgress], None]
 
 
 class _CopyState(msgspec.Struct, frozen=True, kw_only=True, tag_field=FORMAT_FIELD, tag=1):
-    """The body of the state record: the source of an unfinished copy, and the position it has reached."""
+    """The body of the state record: the source of an unfinished copy, and the position reached so far."""
 
     source: str
     space: Space
@@ -74,9 +74,9 @@ async def copy_records(
 ) -> Mapping[Space, int]:
     """Copy all records in these spaces, and return the number of records in each space.
 
-    `name` identifies the source: if the target contains an unfinished copy of it, resume that copy. If the
-    target contains other records, raise TargetNotEmpty, unless `merge` is set. With `merge`, a record that
-    exists in both storages must be equal in both.
+    `name` identifies the source. If the target contains an unfinished copy from this source, resume the copy.
+    If the target contains other records, raise TargetNotEmpty, unless `merge` is set. With `merge`, a record
+    that exists in both storages must be equal in both.
     """
     await asyncio.sleep(max(source.lag, target.lag))
     state, record = await _load_state(target, spaces, name, merge=merge)
@@ -115,7 +115,7 @@ async def _compare_space(
 async def _compare_counts(
     source: Storage, target: Storage, space: Space, records: int, *, merge: bool
 ) -> None:
-    """Check that all records of the source were read, and that the target contains no other records."""
+    """Check that all source records were read and, without `merge`, that the target contains no others."""
     expected = dict(await source.counts(space, now=_EPOCH))
     actual = dict(await target.counts(space, now=_EPOCH))
     if sum(expected.values()) != records:
@@ -148,7 +148,7 @@ async def _write_page(target: Storage, page: Sequence[Record]) -> None:
 
 
 def _split_into_commits(page: Sequence[Record]) -> Iterator[list[Record]]:
-    """Yield groups of records that fit into one commit each."""
+    """Split the records into groups, each of which fits into one commit."""
     partitions: defaultdict[str, list[Record]] = defaultdict(list)
     for record in page:
         partitions[record.partition].append(record)
@@ -181,8 +181,8 @@ async def _load_state(
     if not merge:
         for space in spaces:
             if await target.page(space, limit=1, now=_EPOCH):
-                reason = f"space {space!r} of the target already contains records"
-                raise TargetNotEmpty(f"{reason}; use an empty target, or merge", can_merge=True)
+                problem = f"space {space!r} of the target already contains records"
+                raise TargetNotEmpty(f"{problem}; use an empty target, or merge the records", can_merge=True)
     state = _CopyState(source=name, space=spaces[0])
     space, partition, key = _STATE_ADDRESS
     record = Record(space=space, partition=partition, key=key, order=0, body=_format.encode(state))
@@ -194,8 +194,8 @@ def _decode_state(record: Record) -> _CopyState:
     try:
         return _format.decode(record.key, record.body)
     except StorageCorrupt as error:
-        reason = f"the stored state of an unfinished copy cannot be read: {error}"
-        raise StorageCorrupt(f"{reason}; empty the target and copy again") from error
+        remedy = "empty the target and copy again"
+        raise StorageCorrupt(f"the state of an unfinished copy cannot be read: {error}; {remedy}") from error
 
 
 async def _commit_state(target: Storage, change: Change) -> None:

@@ -10,7 +10,7 @@
         │   ├── MissingSchema    the tables do not exist or are too old; run `perdure migrate`
         │   ├── NewerSchema      a newer version of perdure wrote this storage
         │   └── UnsafeServer     the configuration of the server can lose acknowledged writes
-        ├── StorageReadOnly      the storage is read-only, or the user may not write to it
+        ├── StorageReadOnly      the storage is read-only, or the user lacks write permission
         ├── StorageFull          there is no space left
         ├── StorageCorrupt       stored data is damaged and cannot be read
         ├── NewerFormat          a newer version of perdure wrote this record (retryable)
@@ -33,7 +33,7 @@ class PerdureError(Exception):
     """The base class of all errors that perdure raises."""
 
     retryable: bool = False
-    """Whether the same call can succeed later without changes by the caller."""
+    """Whether the same call may succeed if the caller repeats it later."""
 
 
 class StorageError(PerdureError):
@@ -84,7 +84,7 @@ class UnsafeServer(CannotOpen):
 
 
 class StorageReadOnly(StorageError):
-    """Raised when the storage is read-only, or the user may not write to it."""
+    """Raised when the storage is read-only, or the user does not have permission to write to it."""
 
 
 class StorageFull(StorageError):
@@ -122,20 +122,20 @@ class StorageUnavailable(StorageError):
 
 
 class StorageFailed(StorageError):
-    """Raised when the engine fails in any other way. `__cause__` is the engine's own error.
+    """Raised when no other error class describes the failure. `__cause__` is the engine's own error.
 
     A commit may have been written, so read the records before you write again.
     """
 
 
 class OutcomeUnknown(StorageFailed):
-    """Raised when a write may have been applied: the connection was lost or timed out after it was sent."""
+    """Raised when a write may have been applied, because the connection failed after the write was sent."""
 
 
 class TargetNotEmpty(StorageError):
     """Raised when the target of a copy already contains records, or when another copy into it is running.
 
-    If `can_merge`, the same copy succeeds with `merge=True`.
+    If `can_merge` is True, the same copy is allowed with `merge=True`.
     """
 
     def __init__(self, reason: str, *, can_merge: bool = False) -> None:

@@ -1,7 +1,7 @@
 """The limits of the storage contract, and the argument checks that enforce them.
 
 The limits are chosen so that every engine can support them: order, key, partition and space fit into a
-DynamoDB sort key of 1024 bytes, PostgreSQL cannot store NUL, and Lua (in Redis) has integers of 53 bits.
+DynamoDB sort key of 1024 bytes, PostgreSQL cannot store NUL, and Lua (in Redis) has 53-bit integers.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def check_integer(field: str, number: int, minimum: int = 0, maximum: int = MAX_
 
 
 def check_text(field: str, text: object, maximum: int, minimum: int = 1) -> int:
-    """Check a string, and return the number of bytes that it has in UTF-8."""
+    """Check a string, and return its size in UTF-8 bytes."""
     if not isinstance(text, str):
         raise InvalidArgument(field, f"must be str, not {type(text).__name__}")
     try:
@@ -98,7 +98,7 @@ def check_text(field: str, text: object, maximum: int, minimum: int = 1) -> int:
 
 
 def _check_change(change: Change) -> int:
-    """Check a change, and return the size of the body that it writes, in bytes."""
+    """Check a change, and return the size of its new body in bytes."""
     if isinstance(change, Delete):
         check_address(*change.address)
         return 0

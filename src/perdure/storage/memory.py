@@ -1,8 +1,8 @@
 """The memory engine: the simplest implementation of the contract, for tests and demonstrations.
 
 Its records are lost when the process ends. The contract kit compares every other engine with this one. No
-method awaits anything, so each verb is atomic in the event loop. Every index contains exactly the records in
-`_records`. Expired records stay there until they are purged, and reads skip them.
+method awaits anything, so each verb is atomic in the event loop. The indexes contain only records that are in
+`_records`. Reads skip expired records, which remain in `_records` until they are purged.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class MemoryEngine(Engine):
             yield self._records[address]
 
     def _guard_excess(self, guard: Guard, partition: str, delta: int, now: Micros) -> int | None:
-        """If the guard refuses the commit, return the count that it would have reached, otherwise None."""
+        """Return None if the guard accepts the commit, otherwise the count that would have been reached."""
         if delta <= 0 or self._guarded_count(guard, partition) + delta <= guard.max_count:
             return None
         for record in [each for each in self._expired(now) if each.partition == partition]:
@@ -207,5 +207,5 @@ class MemoryEngine(Engine):
 
 async def open_engine(url: str) -> Engine:
     if url != "memory:":
-        raise CannotOpen(url, "a memory: URL has no path and no options", 'use "memory:"')
+        raise CannotOpen(url, "a memory: URL cannot contain a path or options", 'use "memory:"')
     return MemoryEngine()

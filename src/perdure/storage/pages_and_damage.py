@@ -1,4 +1,4 @@
-"""Results of reads: pages of limited size, and damaged records.
+"""Handle the results of reads: limit the size of pages, and detect damaged records.
 
 For a damaged record, `get` raises an error, while `page` skips the record and logs a warning.
 """
@@ -34,7 +34,7 @@ class Damaged(msgspec.Struct, frozen=True):
 
 
 def checked(found: Iterable[Record | Damaged | None]) -> list[Record | None]:
-    """Return the records; raise StorageCorrupt if one of them is damaged."""
+    """Return the records as a list. Raise StorageCorrupt if any record is damaged."""
     records: list[Record | None] = []
     for each in found:
         if isinstance(each, Damaged):
@@ -65,7 +65,7 @@ class Page:
 
 
 def page_of(found: Iterable[Record | Damaged | None], limit: int) -> list[Record]:
-    """Return as many of these records as fit into a page. Stop reading when the page is full."""
+    """Return the records that fit into one page. Stop reading when the page is full."""
     page = Page(limit)
     for each in found:
         page.add(each)

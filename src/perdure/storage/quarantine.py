@@ -1,7 +1,7 @@
 """Find damaged records and quarantine them: keep them for inspection, but remove them from all queues.
 
-A quarantined record has the tag CORRUPT_TAG, no timer and no expiry. A record that was written by a newer
-version of perdure is not damaged: it is counted, but never changed.
+A quarantined record has the tag CORRUPT_TAG, no timer and no expiry time. A record that was written by a
+newer version of perdure is not damaged: it is counted, but never changed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BATCH_SIZE = 500
 
 
 class Damage(msgspec.Struct, frozen=True, kw_only=True):
-    """A damaged record: one that cannot be decoded."""
+    """Describes a damaged record, which cannot be decoded."""
 
     space: Space
     key: str

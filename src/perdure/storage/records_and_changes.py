@@ -1,7 +1,7 @@
 """The types of the storage contract: records, changes and results. `decide` accepts or refuses a change.
 
 Times are integers, in microseconds since the Unix epoch. They always come from the caller: no engine uses a
-clock to make decisions. `gc=False` is safe because the types contain no reference cycles.
+clock to make decisions. `gc=False` is safe because the structs contain no reference cycles.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     body: str
     """JSON text, returned exactly as it was written. Engines do not parse it."""
     version: int = 1
-    """Starts at 1 when the record is inserted, and increases by one with each replace."""
+    """Starts at 1 when the record is inserted, and increases by one with each `Replace`."""
     tag: Tag = ""
     expires_at: Micros | None = None
     """From this time on, only `purge` sees the record. None if it never expires."""
     lane: str | None = None
-    """The timer queue of the record, or None. `due` returns the record from `wake_at` on."""
+    """The name of the queue in which `due` finds the record, from `wake_at` on. None if it has no timer."""
     wake_at: Micros | None = None
 
     @property
@@ -96,7 +96,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         lane: str | None = None,
         wake_at: Micros | None = None,
     ) -> Replace:
-        """Return a change that replaces this record. Values that are omitted become None."""
+        """Return a change that replaces this record. Omitted arguments become None, not the old value."""
         after = Record(
             space=self.space,
             partition=self.partition,
@@ -203,8 +203,8 @@ class Committed(msgspec.Struct, frozen=True, gc=False):
 class Refused(msgspec.Struct, frozen=True, gc=False):
     """The result of a commit that was not written.
 
-    `results` has one result for each change. `Accepted` or `Kept` means that this change was not the reason.
-    If the guard was the reason, `guard_count` is the number of records that the commit would have reached.
+    `results` has one result for each change. A change that is `Accepted` or `Kept` did not cause the refusal.
+    If the guard caused it, `guard_count` is the number of records that the commit would have reached.
     """
 
     results: tuple[ChangeResult, ...]
@@ -216,7 +216,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     space: Space
     partition: str | None
-    """None means all partitions."""
+    """The partition to read, or None to read all partitions."""
     after: Position | None
     limit: int
     tag: Tag | None
@@ -250,7 +250,7 @@ class RecordState(NamedTuple):
 
 
 def decide(change: Change, stored: RecordState | None) -> ChangeResult:
-    """Return the result of a change. `stored` is the state of the live record at its address, if any.
+    """Return the result of a change. `stored` is the state of the live record that it affects, or None.
 
     A replace or delete is accepted only if the stored record is still the one that the caller read. Comparing
     versions is not enough: a record that was deleted and inserted again starts at the same version.
@@ -280,7 +280,7 @@ def check_server_decision(
     guard_count: int | None,
     was_written: bool,
 ) -> Committed | Refused | StorageFailed:
-    """Return the result of a commit that a server decided, or the error to raise if this client disagrees.
+    """Return the result of a commit that the server decided, or an error if `decide` disagrees with it.
 
     PostgreSQL and Redis run their own copies of `decide`. If the copies ever disagree, a caller must not get
     `Committed` for a commit that was not written. `stored` contains the states that the server found,
@@ -314,7 +314,7 @@ def tag_deltas(change: Change, result: Accepted | Kept) -> Iterator[tuple[Space,
 def guard_delta(
     guard: Guard, changes: Sequence[Change], results: Sequence[Accepted | Kept], now: Micros
 ) -> int:
-    """Return the difference that accepted changes make to the number of live records that a guard limits."""
+    """Return by how much the accepted changes raise the number of live records that a guard limits."""
     total = 0
     for change, result in zip(changes, results, strict=True):
         if isinstance(result, Accepted):

@@ -47,10 +47,10 @@ def register_engine(
     """Register a custom engine for URLs with this scheme.
 
     `opener` has the form `"package.module:function"` and is imported on first use. If a module is missing,
-    the error message recommends `pip install` with `package`. `migrator` and `exists` are the names of two
-    optional functions in the same module: `async def migrate(url)` creates or migrates the tables, if opening
-    the engine does not, and `def exists(url) -> bool` returns whether the file exists, if opening the engine
-    would create it. Set `is_shared` to False if each process has its own records.
+    the error message recommends `pip install <package>`. `migrator` and `exists` name optional functions in
+    the same module. `async def migrate(url)` creates or migrates the tables, and is needed if opening the
+    engine does not. `def exists(url) -> bool` returns whether the file exists, and is needed if opening the
+    engine creates a missing file. Set `is_shared` to False if each process has its own records.
     """
     module, _, function = opener.partition(":")
     _engines[scheme] = _EngineEntry(module, function, package, migrator, exists, is_shared)
@@ -91,7 +91,8 @@ def _entry_for(url: str) -> _EngineEntry:
     scheme, colon, _ = url.partition(":")
     entry = _engines.get(scheme) if colon else None
     if entry is None:
-        raise UnknownScheme(_redacted(url), "unknown URL scheme", f"use one of {', '.join(sorted(_engines))}")
+        schemes = ", ".join(sorted(_engines))
+        raise UnknownScheme(_redacted(url), "unknown URL scheme", f"use one of these schemes: {schemes}")
     return entry
 
 

@@ -1,6 +1,6 @@
 """Divide partitions into a fixed number of shards, for engines that distribute records over several nodes.
 
-An index across all partitions has one part per shard, with its own hash tag (Redis) or index key (DynamoDB).
+An index across all partitions has one part per shard. A part has its own hash tag (Redis) or key (DynamoDB).
 A query across all partitions reads every shard and merges the sorted results.
 """
 

@@ -52,21 +52,21 @@ class Storage:
 
     @property
     def write_error(self) -> StorageError | None:
-        """The error of the last failed write. None if no write has failed or a later write has succeeded."""
+        """The error of the most recent failed write. None if no write failed, or one has succeeded since."""
         return self._write_error
 
     @property
     def name(self) -> str:
-        """The name of the engine, for display and logs. No code may depend on it."""
+        """The name of the engine, for display and logs. Code must not depend on it."""
         return self._engine.name
 
     @property
     def lag(self) -> float:
-        """Maximum number of seconds until a commit appears in reads across all partitions."""
+        """Maximum number of seconds until a commit is visible to reads that span all partitions."""
         return self._engine.lag
 
     async def get(self, address: Address, *, now: Micros) -> Record | None:
-        """Return the newest committed live record at this address, or None."""
+        """Return the newest committed live record at this address, or None if there is no such record."""
         return (await self.get_many((address,), now=now))[0]
 
     async def get_many(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]:
@@ -81,7 +81,7 @@ class Storage:
     async def commit(
         self, changes: Sequence[Change], *, now: Micros, guard: Guard | None = None
     ) -> Committed | Refused:
-        """Write all of these changes or none of them. All must be in the same partition."""
+        """Write all of the changes, or none. All changes must be in the same partition."""
         self._check_open()
         check_integer("now", now)
         check_changes(changes)
@@ -107,7 +107,7 @@ class Storage:
         tag: Tag | None = None,
         descending: bool = False,
     ) -> list[Record]:
-        """Return up to `limit` live records after a position, from one partition or from all.
+        """Return up to `limit` live records after a position, from one partition or across all partitions.
 
         A page has fewer records if the listing ends, or if the bodies reach 8 MiB in total. `is_last_page`
         distinguishes the two cases.
@@ -138,7 +138,7 @@ class Storage:
         return await self._engine.due(lane, until=until, limit=limit, now=now)
 
     async def counts(self, space: Space, partition: str | None = None, *, now: Micros) -> Mapping[Tag, int]:
-        """Return the number of live records for each tag, in one partition or in all of them."""
+        """Return the number of live records for each tag, in one partition or across all partitions."""
         self._check_open()
         check_space(space, partition)
         check_integer("now", now)
@@ -164,7 +164,7 @@ class Storage:
         check_space(space, partition)
         if key is not None:
             if partition is None:
-                raise InvalidArgument("key", "requires a partition; pass partition as well")
+                raise InvalidArgument("key", "a watch on a key requires a partition; pass `partition` too")
             check_text("key", key, MAX_KEY_BYTES)
         return self._engine.watch(space, partition, key)
 
@@ -174,7 +174,7 @@ class Storage:
         return await self._engine.maintain(repair=repair)
 
     async def info(self) -> StorageInfo:
-        """Return facts about the server or the file, for display. No code may depend on them."""
+        """Return facts about the server or the file, for display. Code must not depend on them."""
         self._check_open()
         return await self._engine.info()
 

@@ -25,7 +25,7 @@ class Watch:
     async def changed(self) -> None:
         """Wait for a change. Return at once if there was a change since the previous call returned.
 
-        Several changes can wake the caller only once, and the caller can wake without a change.
+        Several changes may cause a single wake-up, and the caller may be woken even if nothing changed.
         """
         if not self._is_closed:
             await self._event.wait()
@@ -86,7 +86,7 @@ class WatchRegistry:
             self._on_watched_changed()
 
     def wake(self, addresses: Iterable[Address]) -> None:
-        """Wake the watches that cover one of these addresses."""
+        """Wake the watches that cover at least one of these addresses."""
         if not self._watches:
             return
         for space, partition, key in addresses:

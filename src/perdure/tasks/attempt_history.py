@@ -1,4 +1,4 @@
-"""The attempt history of a task: when each attempt started, and when and why it ended unfinished.
+"""The attempt history of a task: when attempts started, and when and why unsuccessful ones ended.
 
 The history is stored as JSON, and later versions of perdure may add fields to it. It is only for display, so
 a history that cannot be decoded is treated as empty.
@@ -27,9 +27,9 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     started_at: Timestamp = msgspec.field(name="begun_at")
     ended_at: Timestamp | None = None
-    """When the task was released: by its worker, or by another worker after the first one was lost."""
+    """When the task was released by its worker or, if that worker was lost, by another one."""
     reason: str | None = None
-    """Why the attempt failed or was interrupted. None if neither happened."""
+    """Why the attempt failed or was interrupted. None otherwise."""
 
 
 _attempts_decoder = msgspec.json.Decoder(tuple[Attempt, ...])
@@ -37,7 +37,7 @@ _entries_decoder = msgspec.json.Decoder(list[dict[str, Any]])
 
 
 def decode_attempts(raw: Raw | UnsetType) -> tuple[Attempt, ...]:
-    """Return the stored attempts, oldest first. Some of them may not be counted in `TaskRecord.attempts`."""
+    """Return the stored attempts, oldest first. `TaskRecord.attempts` may not count all of them."""
     return _decode(raw, _attempts_decoder) or ()
 
 
@@ -48,7 +48,7 @@ def start_attempt(raw: Raw | UnsetType, at: Micros) -> Raw:
 
 
 def end_attempt(raw: Raw | UnsetType, at: Micros, reason: str | None) -> Raw | UnsetType:
-    """Return the history with the end time of its last attempt, which did not finish the task."""
+    """Return the history with the end time and the reason added to its newest attempt."""
     entries = _decode(raw, _entries_decoder)
     if not entries:  # an earlier version of perdure, which kept no history, started the attempt
         return raw

@@ -89,7 +89,7 @@ def check_integer(field: str, number: int) -> None:
 
 
 def check_text(field: str, text: object, max_length: int | None = None) -> str:
-    """Return the string. Raise InvalidValue if it is not a `str`, is not valid Unicode, or is too long."""
+    """Return `text`. Raise InvalidValue if it is not a `str`, is not valid Unicode, or is too long."""
     if not isinstance(text, str):
         raise InvalidValue(field, f"must be str, not {type(text).__name__}")
     _check_length(field, text, max_length)
@@ -138,7 +138,7 @@ def _check_length(field: str, text: str, maximum: int | None) -> None:
 def _children(
     field: str, value: dict[object, object] | Sequence[object], max_string: int | None
 ) -> Iterable[object]:
-    """Return the items of a container that must be checked. If strings have no limit, skip all scalars."""
+    """Return the items of a container to check. Strings are included only if their length is limited."""
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):

@@ -17,13 +17,13 @@ MIB = 1024 * KIB
 DAY_SECONDS = 24 * 3600
 
 MAX_TTL_MS = 100 * 365 * DAY_SECONDS * 1000
-"""Maximum ttl (time to live) of a task: 100 years. A task that never expires has no ttl."""
+"""Maximum ttl (time to live) of a task in milliseconds: 100 years. A task that never expires has no ttl."""
 MIN_POLL_INTERVAL_MS = 50
 MAX_POLL_INTERVAL_MS = 30_000
 
 
 class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits and defaults of a store. Sizes are bytes of UTF-8 JSON, durations seconds or timedeltas."""
+    """The limits and defaults of a store. Sizes are bytes of JSON; durations are seconds or timedeltas."""
 
     # Owners and quotas
     allow_anonymous: bool = False
@@ -35,11 +35,11 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     # Times
     ttl: Duration | None = DAY_SECONDS
-    """How long a task may wait for its first start, and a question for its answer. None means forever."""
+    """How long a task may wait to be started, and a question to be answered. None means forever."""
     max_ttl: Duration | None = 30 * DAY_SECONDS
     """Maximum ttl that a client can request. None means no limit: clients can then create permanent tasks."""
     retention: Duration | None = 7 * DAY_SECONDS
-    """Minimum time that a result is kept, unless the client requested a shorter ttl. None means forever."""
+    """Minimum time to keep a result, unless the client requested a shorter ttl. None means forever."""
     idempotency_window: Duration = DAY_SECONDS
     """How long an idempotency key is kept after its task was created."""
     poll_interval: Duration = 1
@@ -60,7 +60,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_message_length: int = 4 * KIB
     """Maximum number of characters in a status message."""
     max_log_size_bytes: int = 64 * KIB
-    """Maximum size of the log of a task. Older entries are removed."""
+    """Maximum size of the log of a task. If it is exceeded, the oldest entries are removed."""
     max_name_length: int = 256
     """Maximum number of bytes in a method or function name, session id, idempotency key or input key."""
     max_inputs: int = 64
@@ -70,7 +70,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Maximum total size of the questions or answers in one call."""
     max_input_depth: int = 32
     max_record_size_bytes: int = MAX_COMMIT_BYTES - 64 * KIB
-    """Maximum size of a stored task. The rest of a commit is reserved for bookkeeping and related records."""
+    """Maximum size of a stored task, below the maximum size of a commit to leave room for related records."""
 
     def __post_init__(self) -> None:
         for field in msgspec.structs.fields(self):
@@ -112,7 +112,7 @@ _MAXIMA = {
 
 
 _MINIMA = {"max_tasks": 0, "max_error_size_bytes": KIB, "max_message_length": 64}
-"""Minimum values of these settings, if not 1. A failed task needs room to store its error message."""
+"""Minimum values of settings whose minimum is not 1. A failed task must be able to store its error."""
 
 
 def _check_field(name: str, value: object) -> None:
@@ -127,7 +127,7 @@ def _check_field(name: str, value: object) -> None:
 
 
 def check_duration(name: str, value: object) -> None:
-    """Raise InvalidValue if the value is not a duration of at least a millisecond and at most a century."""
+    """Raise InvalidValue unless `value` is a duration from 1 millisecond to 100 years."""
     if isinstance(value, bool) or not isinstance(value, int | float | timedelta):
         raise InvalidValue(name, f"must be a number of seconds or a timedelta, not {value!r}")
     seconds = to_seconds(value)

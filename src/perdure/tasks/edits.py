@@ -1,7 +1,7 @@
-"""Edits: pure functions that take a task and return a changed copy. They enforce the rules of tasks.
+"""Edits: pure functions that take a task and return a changed copy.
 
-An edit raises an error if the lifecycle or a limit does not allow it. An edit with nothing to do, such as a
-second request to cancel, returns the same object; the store then writes nothing.
+An edit raises an error if the lifecycle or a limit does not allow the change. An edit with nothing to do,
+such as a second request to cancel, returns the same object; the store then writes nothing.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from .variables_and_checkpoint import Variables, merge
 MAX_FUNCTION_NAME_BYTES = MAX_LANE_BYTES - len("run/")
 
 DEADLINE_LANE = "deadline"
-"""The lane (timer queue) of unclaimed tasks that wait for answers until a deadline."""
+"""The lane (timer queue) for unclaimed tasks with an open question that has a deadline."""
 
 CANCELLED_OUTCOME = Failure.of(-32800, "The task was cancelled")
 """The outcome of every cancelled task."""
 
 
 class AttemptEnd(Enum):
-    """The kinds of unsuccessful attempts."""
+    """The ways in which an attempt can end without finishing the task."""
 
     FAILED = auto()
     """The function raised `Again` or exceeded its timeout."""
@@ -58,11 +58,11 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
     """The arguments for creating a task."""
 
     method: str
-    """The method of the request that becomes a task, for example `tools/call`."""
+    """The method of the request for which the task is created, for example `tools/call`."""
     params: JsonLike | UnsetType = UNSET
     meta: JsonLike | UnsetType = UNSET
     ttl_ms: int | UnsetType | None = UNSET
-    """The ttl (time to live) of the task. None means that it never expires; UNSET means the default."""
+    """The ttl (time to live). None means that the task never expires; UNSET means the default ttl."""
     is_ttl_requested: bool = False
     """Whether the client requested this ttl. If so, the ttl also limits how long the result is kept."""
     poll_interval_ms: int | None = None
@@ -73,7 +73,7 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
     operators_answer: bool = False
     """Whether the task can ask questions that its client does not support, because operators answer them."""
     function: str | None = None
-    """The name of the function that a worker runs. None if the creator of the task also finishes it."""
+    """The name of the function that a worker runs. None if the creator finishes the task without a worker."""
     idempotency_key: str | None = None
     """A key chosen by the client. A second call with the same key returns the task of the first call."""
 
@@ -119,7 +119,7 @@ def report(
     now: Micros,
     config: StoreConfig,
 ) -> TaskRecord:
-    """Set the status message, the progress, or both; `reports` are the reports that led to this progress."""
+    """Set the status message, the progress, or both. Add `reports` to the stored progress reports."""
     check_active(task.status)
     if message is not None:
         check_text("status_message", message, config.max_message_length)
@@ -139,9 +139,9 @@ def report(
 def log(
     task: TaskRecord, entries: Sequence[LogEntry], *, skipped: int = 0, config: StoreConfig
 ) -> TaskRecord:
-    """Add entries to the log; `skipped` entries before them are only counted.
+    """Add entries to the log. `skipped` is the number of earlier entries that were dropped.
 
-    Clients do not see the log in the task, so the time of the last update stays.
+    The log is not part of the task that clients read, so `last_updated_at` does not change.
     """
     check_active(task.status)
     added = task_log.append(
@@ -165,7 +165,7 @@ def set_variables(
 def save_checkpoint(
     task: TaskRecord, changes: Mapping[str, JsonLike], *, now: Micros, config: StoreConfig
 ) -> TaskRecord:
-    """Set checkpoint values by name. The value None removes the name."""
+    """Set checkpoint values by name. The value None removes a name."""
     check_active(task.status)
     merged = merge(task.checkpoint, changes, config, "checkpoint")
     saved = _updated(task, now, checkpoint_json=merged)
@@ -316,10 +316,10 @@ def release(
 
 
 def timer(task: TaskRecord) -> tuple[str, Micros] | tuple[None, None]:
-    """Return the lane and the due time of a task, or (None, None) if no worker has to claim it.
+    """Return the lane and the due time of a task, or (None, None) if no worker needs to claim it.
 
-    Each function has its own lane (timer queue), so a worker reads only tasks that it can run. A task that
-    waits for answers is in the lane for deadlines.
+    Each function has its own lane (timer queue), so a worker reads only tasks that it can run. A task
+    with an open question that has a deadline is in `DEADLINE_LANE`.
     """
     if task.is_claimed or task.is_terminal:
         return None, None
@@ -345,7 +345,7 @@ def _progressed(task: TaskRecord) -> TaskRecord:
 
 
 def _edit_time(task: TaskRecord, now: Micros) -> Micros:
-    """Return the current time, or the time of the previous edit if that is later (the clock was set back)."""
+    """Return `now`, or the time of the previous edit if that is later because the clock was set back."""
     return max(now, task.last_updated_at)
 
 

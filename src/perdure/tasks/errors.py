@@ -31,11 +31,11 @@ from ..storage.errors import PerdureError
 
 
 class TaskError(PerdureError):
-    """The base class of task errors. An operation that raises one of them has changed nothing."""
+    """The base class of task errors. An operation that raises a TaskError has changed nothing."""
 
 
 class NotFound(TaskError):
-    """Raised when the owner has no task with this id. This does not reveal whether another owner has it."""
+    """Raised when the owner has no task with this id, even if another owner has one."""
 
     def __init__(self) -> None:
         super().__init__("Task not found")

@@ -1,4 +1,4 @@
-"""Computes how long a task is kept.
+"""Computes when a task expires or is abandoned, and when its questions must be answered.
 
 A task that was never started expires after its ttl (time to live). A started task does not expire before it
 finishes, so that no work is lost. If a released task waits for a worker longer than `ABANDONED_AFTER`, it is
@@ -21,7 +21,7 @@ def is_started(task: TaskRecord) -> bool:
 
 
 def expires_at(task: TaskRecord) -> Micros | None:
-    """Return when the task expires. None if it never does, or if it cannot expire before it finishes."""
+    """Return the time at which the task expires. None means never, or not before the task finishes."""
     if task.finished_at is not None:
         return _result_expires_at(task, task.finished_at)
     if task.ttl_ms is None or is_started(task):

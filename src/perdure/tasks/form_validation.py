@@ -13,11 +13,11 @@ from .errors import MalformedAnswer
 from .inputs import Input, InputKind
 
 MAX_REASON_CHARACTERS = 200
-"""Longer reasons are cut to this many characters. They can quote the client's input, which may be long."""
+"""Longer reasons are cut to this many characters. A reason can quote long input from the client."""
 
 
 def check_form(key: str, asked: Input, answer: JsonLike) -> None:
-    """Raise MalformedAnswer if a form was submitted and does not match its schema."""
+    """Raise MalformedAnswer if `answer` is a submitted form that does not match the question's schema."""
     if asked.kind is not InputKind.ELICITATION or not isinstance(answer, Mapping):
         return
     params = asked.params

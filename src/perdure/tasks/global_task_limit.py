@@ -2,7 +2,7 @@
 
 The counts of some storages lag behind by a few seconds. A count of such a storage is reused until it is older
 than that lag, and tasks that this process creates in the meantime are added to it. A task is refused only
-after the storage has counted again.
+if a new count confirms that the limit is reached.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .stored_task import TASKS
 
 
 class GlobalTaskLimit:
-    """Limits the number of active tasks in a storage. The number is estimated between two counts."""
+    """Limits the number of active tasks in a storage. Between two counts, the number is estimated."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage

@@ -41,7 +41,7 @@ def key_address(partition: str, key: str) -> Address:
 
 
 def decode_task_id(record: Record) -> TaskId | None:
-    """Return the id of the task that belongs to a key. None if the record is damaged and can be replaced.
+    """Return the task id in the record of a key, or None if the record is damaged and can be replaced.
 
     Raise NewerFormat if a newer version of perdure wrote the record.
     """
@@ -52,7 +52,7 @@ def decode_task_id(record: Record) -> TaskId | None:
 
 
 def bind_key(address: Address, task: TaskRecord, before: Record | None, config: StoreConfig) -> Change:
-    """Return the change that binds a key to this task. `before` is the record of the key, if there is one."""
+    """Return the change that binds a key to this task. `before` is the existing record of the key, if any."""
     body = _format.encode(_KeyRecord(task.task_id))
     expires_at: Micros = task.created_at + config.idempotency_window_ms * 1000
     if before is not None:

@@ -1,7 +1,7 @@
 """The questions that a task asks its client, and the answers.
 
-Each answer is checked against the kind of its question. If one answer in a call is malformed, none of them is
-stored. Answers with an unknown key, or to a question that is already answered, are ignored.
+Each answer is checked against the kind of its question. If one answer in a call is malformed, no answer of
+the call is stored. Answers with an unknown key, or to a question that is already answered, are ignored.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class InputRequest(msgspec.Struct, frozen=True, kw_only=True):
     kind: InputKind
     params: JsonLike = None
     deadline: float | None = None
-    """Seconds within which the question must be answered. None means the ttl of the task."""
+    """Seconds within which the question must be answered. If None, the ttl of the task is used."""
 
 
 class InputError(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,7 +118,7 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     params_json: Raw | UnsetType = msgspec.field(default=UNSET, name="params")
     asked_at: Micros
     deadline_at: Micros | None = None
-    """When the task fails if the question is still unanswered. None means never."""
+    """The time at which the task fails if the question is still unanswered. None means never."""
     answer_json: Raw | UnsetType = msgspec.field(default=UNSET, name="answer")
     answered_at: Micros | None = None
     error: InputError | None = None
@@ -146,11 +146,11 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def raw_answer(self) -> Json:
-        """The answer as the client sent it; None if there is none, or if it is an error."""
+        """The answer as the client sent it. None if there is no answer, or if the client sent an error."""
         return canonical_json.decode(self.answer_json)
 
     def is_question(self, request: InputRequest) -> bool:
-        """Return whether a request asks this same question."""
+        """Return whether a request has the same kind and parameters as this question."""
         return self.kind is request.kind and self.params == canonical_json.decode(
             canonical_json.encode_checked("inputs", request.params)
         )
@@ -207,7 +207,7 @@ def check_repeated(inputs: Mapping[str, Input], requests: Mapping[str, InputRequ
 def answer(
     inputs: Mapping[str, Input], answers: Mapping[str, JsonLike], *, now: Micros, config: StoreConfig
 ) -> dict[str, Input]:
-    """Return the inputs that these answers change. Answers to questions that are not open are ignored."""
+    """Return the newly answered inputs by key. Answers to questions that are not open are ignored."""
     _check_entry_count(answers, config)
     outstanding = {
         key: value for key, value in answers.items() if key in inputs and not inputs[key].is_answered
@@ -222,7 +222,7 @@ def answer(
 
 
 def fail(inputs: Mapping[str, Input], key: str, error: InputError, *, now: Micros) -> dict[str, Input]:
-    """Return the input of this key, answered with an error. Return an empty dict if it is not open."""
+    """Return a dict with the input `key`, answered with an error. It is empty if the input is not open."""
     if key not in inputs or inputs[key].is_answered:
         return {}
     return {key: msgspec.structs.replace(inputs[key], error=error, answered_at=now)}

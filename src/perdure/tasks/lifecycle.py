@@ -12,7 +12,7 @@ from .errors import IllegalTransition, TerminalTask
 
 
 class Status(StrEnum):
-    """The status of a task. The values are those of MCP."""
+    """The status of a task. The values are defined by MCP."""
 
     WORKING = "working"
     """The task is queued or running. Normally a worker changes its status next."""
@@ -43,7 +43,7 @@ ACTIVE_STATUSES = frozenset(status for status in Status if TRANSITIONS[status])
 
 
 def check_transition(source: Status, target: Status) -> None:
-    """Raise IllegalTransition unless the table allows this change. A change to the same status is illegal."""
+    """Raise IllegalTransition unless the table allows the change. A change to the same status is illegal."""
     if target in TRANSITIONS[source]:
         return
     if source.is_terminal:
@@ -58,7 +58,7 @@ def check_active(status: Status) -> None:
 
 
 def diagram() -> str:
-    """Return the table as a Mermaid diagram."""
+    """Return the table of status changes as a Mermaid diagram."""
     transitions = [
         f"    {source} --> {target}"
         for source in Status

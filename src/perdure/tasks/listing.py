@@ -33,7 +33,7 @@ MAX_RECORDS_EXAMINED = 1000
 
 
 class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """A filter for task lists. Only `status` has an index; other filters can return short or empty pages."""
+    """A filter for task lists. Only `status` is indexed; other filters can return short or empty pages."""
 
     status: Status | None = None
     method: str | None = None
@@ -61,9 +61,9 @@ class TaskPage(msgspec.Struct, frozen=True, kw_only=True):
 
     tasks: tuple[Snapshot, ...]
     corrupt: tuple[CorruptRecord, ...] = ()
-    """The damaged records on this page, as errors."""
+    """One CorruptRecord error for each damaged record on this page."""
     newer: tuple[NewerFormat, ...] = ()
-    """The records on this page that a newer version of perdure wrote, as errors."""
+    """One NewerFormat error for each record on this page that was written by a newer version of perdure."""
     next_cursor: str | None = None
 
 
@@ -79,7 +79,7 @@ async def page_of_tags(
 ) -> tuple[list[Record], bool]:
     """Return a page of the records that have one of these tags, and whether it is the last page.
 
-    Each tag is read separately. If one tag has more records, the page ends at the last one that was read.
+    Each tag is queried separately. Records beyond the end of an incomplete query are left for the next page.
     """
     pages = await asyncio.gather(
         *(
@@ -109,7 +109,7 @@ async def list_tasks(
     newest_first: bool,
     now: Micros,
 ) -> TaskPage:
-    """Return the page after the cursor, or the first page if there is no cursor."""
+    """Return the page after `cursor`, or the first page if `cursor` is None."""
     task_filter.validate()
     scope = CursorScope(
         partition=partition,
@@ -175,7 +175,7 @@ async def scan_tasks(
 ) -> TaskScan:
     """Return up to `limit` records with one of these tags: matching tasks, and records that cannot be read.
 
-    The scan stops early after 1,000 records, or when it has read `max_chars` characters of records.
+    The scan stops early after 1,000 records, or after `max_chars` characters of record bodies.
     """
     if type(limit) is not int or not 1 <= limit <= MAX_PAGE_SIZE:
         raise InvalidValue("limit", f"must be an integer from 1 to {MAX_PAGE_SIZE}, not {limit}")

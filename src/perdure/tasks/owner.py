@@ -37,17 +37,17 @@ class Owner(msgspec.Struct, frozen=True):
 
     @classmethod
     def user(cls, issuer: str, subject: str) -> Owner:
-        """Return the user that is the subject of a verified token."""
+        """Return the owner for the user who is the subject of a verified token."""
         return cls("user", issuer, _required("subject", subject))
 
     @classmethod
     def client(cls, issuer: str, client_id: str) -> Owner:
-        """Return the client of a verified token that has no subject."""
+        """Return the owner for the client of a verified token that has no subject."""
         return cls("client", issuer, _required("client_id", client_id))
 
     @classmethod
     def session(cls, session_id: str) -> Owner:
-        """Return the owner for a session, if the server has no authentication and binds tasks to sessions."""
+        """Return the owner for a session, for servers without authentication that bind tasks to sessions."""
         return cls("session", "", _required("session_id", session_id))
 
     @classmethod
@@ -66,12 +66,12 @@ class Owner(msgspec.Struct, frozen=True):
 
     @property
     def digest(self) -> str:
-        """A hash that identifies the owner in logs and traces without revealing the name."""
+        """A hash that identifies the owner in logs and traces without revealing the owner's name."""
         return hashlib.blake2b(_partition_name(self).encode(), digest_size=6).hexdigest()
 
 
 def partition_of(owner: Owner, task_id: str) -> str:
-    """Return the partition in which this task of the owner is stored."""
+    """Return the name of the partition in which the owner's task is stored."""
     return f"anonymous::{task_id}" if owner.is_anonymous else _partition_name(owner)
 
 

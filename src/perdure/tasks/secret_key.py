@@ -1,4 +1,4 @@
-"""Secret keys that all servers on a storage share. Each key is generated once and kept in the storage."""
+"""Secret keys, shared by all servers that use the same storage. Each key is generated once and stored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SETTINGS = Space("settings")
 CURSOR_KEY = Address(SETTINGS, "perdure", "cursor-key")
 """The address of the key that signs cursors for clients."""
 LOCATOR_KEY = Address(SETTINGS, "perdure", "handle-key")
-"""The address of the key that encrypts locators for operators. Locators were once called handles."""
+"""The address of the key that encrypts locators (formerly called handles) for operators."""
 KEY_BYTES = 32
 
 
@@ -27,7 +27,7 @@ _format = BodyFormat(_StoredKey)
 
 
 async def load_key(storage: Storage, address: Address, now: Micros) -> bytes:
-    """Return the key at an address. If there is none, generate and store one."""
+    """Return the key that is stored at `address`. If no key is stored, generate and store one."""
     stored = await storage.get(address, now=now)
     if stored is None:
         space, partition, key = address
@@ -39,11 +39,11 @@ async def load_key(storage: Storage, address: Address, now: Micros) -> bytes:
 
 
 def decode_key(record: Record) -> bytes:
-    """Return the key in a record. Raise CorruptRecord or NewerFormat if it cannot be read."""
+    """Return the key in a record. Raise CorruptRecord or NewerFormat if the record cannot be decoded."""
     try:
         key = bytes.fromhex(_format.decode(record.key, record.body).key)
     except (StorageCorrupt, ValueError):
         key = b""
     if len(key) != KEY_BYTES:
-        raise CorruptRecord(record.key, "it is not a valid key; delete this record to get a new key")
+        raise CorruptRecord(record.key, "the key is invalid; delete the record to generate a new key")
     return key

@@ -1,8 +1,8 @@
 """`TaskStore` creates, reads and writes tasks in any storage.
 
 A read returns a `Snapshot`. A write takes a snapshot, and raises ConcurrentModification if the task has
-changed since it was read. Only `update` retries, a limited number of times. The module `edits` contains the
-rules of tasks.
+changed since it was read. Only `update` retries, a limited number of times. The rules for how a
+task may change are in `edits`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from .task_record import TaskId, TaskRecord, is_task_id, new_task_id
 T = TypeVar("T")
 
 Edit: TypeAlias = Callable[[TaskRecord, Micros, StoreConfig], TaskRecord]
-"""A function that takes a task, the current time and the limits, and returns the changed task."""
+"""A function that takes a task, the current time and the configuration, and returns the changed task."""
 
 LeaseChange: TypeAlias = Callable[[Snapshot], Change | None]
 """A function that takes the edited task and returns a change to its lease, or None for no change."""
@@ -79,7 +79,7 @@ class PurgeResult(msgspec.Struct, frozen=True):
 
 
 class TaskStore:
-    """A store of durable tasks. An owner can access only its own tasks, and cannot detect other tasks."""
+    """A store of durable tasks. An owner can access only its own tasks, and cannot detect any others."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class TaskStore:
     ) -> Snapshot:
         """Create a task, or return the existing task with the same idempotency key.
 
-        With `lease`, the new task is created as claimed; `lease` returns the change that stores the lease.
+        With `lease`, the task is claimed when created; `lease` returns the change that stores the lease.
         """
         self._check_owner_allowed(owner)
         if new.idempotency_key is not None:
@@ -179,7 +179,7 @@ class TaskStore:
         return await self.edit(snapshot, lambda task, now, _: edits.request_cancel(task, now=now))
 
     async def answer(self, snapshot: Snapshot, answers: Mapping[str, JsonLike]) -> Snapshot:
-        """Answer open questions; other keys are ignored. When all are answered, the task can resume."""
+        """Answer open questions; ignore other keys. Once all questions are answered, the task can resume."""
         return await self.edit(
             snapshot, lambda task, now, config: edits.answer(task, answers, now=now, config=config)
         )
@@ -218,7 +218,7 @@ class TaskStore:
     ) -> T:
         """Read the task and call `edit` with it. Retry if another process changed the task in the meantime.
 
-        Use this only for edits that are correct whatever the other process changed.
+        Use this only for edits that remain correct no matter what the other process changed.
         """
         for attempt in range(1, attempts):
             snapshot = await self.get(owner, task_id)
@@ -230,7 +230,7 @@ class TaskStore:
         return await edit(await self.get(owner, task_id))
 
     async def purge(self, *, now: Micros | None = None, limit: int = PURGE_BATCH_SIZE) -> PurgeResult:
-        """Delete up to `limit` records that have expired at the time `now` (default: the current time)."""
+        """Delete up to `limit` records that expired at or before `now` (default: the current time)."""
         purged = await self.storage.purge(until=self.clock() if now is None else now, limit=limit)
         return PurgeResult(tuple(purged), more=len(purged) == limit)
 
@@ -250,7 +250,7 @@ class TaskStore:
     async def _insert(
         self, snapshot: Snapshot, extra_changes: Sequence[Change], now: Micros
     ) -> Refused | None:
-        """Store a new task if the quotas allow it. Return the refusal if another process was faster."""
+        """Store a new task within the quotas. Return the refusal if a conflicting record already exists."""
         maximum = self.config.max_tasks
         if maximum and not await self._global_limit.try_admit(maximum, now):
             raise QuotaExceeded("server", maximum)
@@ -281,7 +281,7 @@ class TaskStore:
                 raise AlreadyExists
 
     async def _existing_task(self, new: Snapshot, key_record: Record | None, now: Micros) -> Snapshot | None:
-        """Return the task that was created with this idempotency key, if it still exists."""
+        """Return the task that was created with this idempotency key, or None if there is none."""
         if key_record is None:
             return None
         task_id = idempotency.decode_task_id(key_record)

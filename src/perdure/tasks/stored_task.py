@@ -19,15 +19,15 @@ TASKS = Space("tasks")
 LEASES = Space("leases")
 """The storage space of leases. A lease has the same partition and key as its task."""
 COMPLETED_WITH_ERROR = "completed_with_error"
-"""The storage tag of completed tasks with a result that reports an error. Other tags are statuses."""
+"""The storage tag of completed tasks whose result reports an error. All other tags are statuses."""
 LEASE_FORMAT = 1
-"""The newest format of stored leases."""
+"""The version of the format of stored leases."""
 BOOKKEEPING_RESERVE_BYTES = 48 * 1024
 """Bytes by which a task may exceed its size limit to store attempts, messages and a short error."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """A task as it was read. A write succeeds only if the storage record is still the same."""
+    """A task as it was read. A write succeeds only if the stored record has not changed since."""
 
     task: TaskRecord
     record: Record
@@ -95,7 +95,7 @@ def lease_address(task: Record) -> Address:
 
 
 def _adds_content(before: TaskRecord, after: TaskRecord) -> bool:
-    """Return whether the worker or the client may have added content. Only other changes use the reserve."""
+    """Return whether the worker or the client may have added content. If so, the reserve must not be used."""
     return (
         after.variables_json is not before.variables_json
         or after.checkpoint_json is not before.checkpoint_json
@@ -105,7 +105,7 @@ def _adds_content(before: TaskRecord, after: TaskRecord) -> bool:
 
 
 def _encode(task: TaskRecord, config: StoreConfig, reserve_bytes: int = 0) -> tuple[TaskRecord, str]:
-    """Return the task as it is stored, and its body. A task without space for its log loses the log."""
+    """Return the task and its encoded body. If the body is too large, the log and reports are removed."""
     max_bytes = config.max_record_size_bytes + reserve_bytes
     body = encode_task(task)
     if len(body) > max_bytes:

@@ -1,7 +1,7 @@
-"""The log of a task and its newest progress reports: bounded lists that lose their oldest entries.
+"""The log and the progress reports of a task: lists of limited size that keep only the newest entries.
 
-They are stored as JSON, to which a later version may add fields. A list that cannot be read counts as empty,
-because it is only shown to people and clients, and decides nothing.
+Both are stored as JSON, and later versions of perdure may add fields to them. They are only for display, so a
+list that cannot be decoded is treated as empty.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from .errors import InvalidValue
 MAX_LOG_ENTRIES = 200
 MAX_REPORTS_KEPT = 8
 MAX_REPORTS_BYTES = 4096
-"""Maximum size of the newest progress reports: they share the size limit of the record with its contents."""
+"""Maximum total size of the stored progress reports, which count toward the size limit of the task."""
 
 LogLevel: TypeAlias = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 LOG_LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)
-"""The levels of the protocol, from the least to the most severe."""
+"""The log levels of MCP, from the least to the most severe."""
 
 T = TypeVar("T")
 
 
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One entry of the log. Use `log_entry` to create it."""
+    """An entry in the log of a task. Use `log_entry` to create one."""
 
     at: Timestamp
     level: LogLevel
     message: Any
-    """Usually a text. A function can also log any other JSON value."""
+    """The logged value: usually a string, but any JSON value is allowed."""
     logger: str | None = None
 
     @property
     def text(self) -> str:
-        """The message as text."""
+        """The message as a string. A message that is not a string is encoded as JSON."""
         if isinstance(self.message, str):
             return self.message
         return canonical_json.encode(self.message).decode()
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One progress report."""
+    """A progress report of a task."""
 
     done: int | float
     total: int | float | None = None
@@ -55,25 +55,25 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NewestEntries(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """The newest entries of a list, and how many older ones were removed from it."""
+    """The newest entries of a list, and the number of older entries that were removed."""
 
     removed: int = 0
     entries: tuple[T, ...] = ()
 
     @property
     def total(self) -> int:
-        """The number of entries that were ever added."""
+        """Total number of entries that were added, including removed entries."""
         return self.removed + len(self.entries)
 
     def after(self, count: int) -> tuple[T, ...]:
-        """Return the entries that were added after the first `count` ones, unless they were removed."""
+        """Return the stored entries that were added after the first `count` entries."""
         return self.entries[max(0, count - self.removed) :]
 
 
 def log_entry(
     at: Timestamp, level: LogLevel, message: JsonLike, logger: str | None, *, max_length: int
 ) -> LogEntry:
-    """Return an entry that can be stored: a long message is cut, and what is not JSON is logged as text.
+    """Return a log entry. A long message is truncated, and a value that is not JSON becomes a string.
 
     Raise InvalidValue if the level or the name of the logger is invalid.
     """
@@ -122,10 +122,10 @@ def append(
     max_entries: int,
     max_bytes: int,
 ) -> Raw | UnsetType:
-    """Return the list with new entries at its end, without the oldest ones if it exceeds a limit.
+    """Return the list with the `new` entries appended. If it exceeds a limit, remove its oldest entries.
 
-    An entry that the list already has is not added again: the write before may have succeeded although its
-    answer was lost. `skipped` entries before the new ones are only counted.
+    An entry that is already in the list is not added again: a previous write may have succeeded although its
+    response was lost. `skipped` is the number of earlier entries that are counted but not stored.
     """
     stored = _decode(raw, _entries_decoder)
     times = {entry.get("at") for entry in stored.entries} - {None}

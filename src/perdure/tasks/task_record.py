@@ -1,6 +1,6 @@
 """The stored task: one frozen struct.
 
-JSON from outside (parameters, results, variables) is kept as canonical bytes and decoded only on access, so
+JSON from callers (parameters, results, variables) is kept as canonical bytes and decoded only on access, so
 most reads and writes of a task do not decode its contents.
 """
 
@@ -26,7 +26,7 @@ from .task_log import LogEntry, NewestEntries, Report, decode_log, decode_report
 from .variables_and_checkpoint import Variables
 
 TASK_FORMAT = 1
-"""The newest format of stored tasks. Increase it if a field is removed or changes its meaning."""
+"""The version of the format of stored tasks. Increase it if a field is removed or changes its meaning."""
 
 TaskId = NewType("TaskId", str)
 
@@ -107,7 +107,7 @@ def headline(text: str) -> str:
 
 
 def check_outcome(outcome: object) -> None:
-    """Raise InvalidValue unless `outcome` is valid. One that was created without `of` may be invalid."""
+    """Raise InvalidValue if `outcome` is invalid, which is possible if it was not created with `of`."""
     match outcome:
         case Success(result=result, error=error, cause=cause):
             check_canonical("result", result)
@@ -127,7 +127,7 @@ MAX_PROGRESS = 1e15
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The progress of a task, in any unit that its worker chooses."""
+    """The progress of a task, in a unit that the worker chooses."""
 
     done: int | float
     total: int | float | None = None
@@ -182,27 +182,27 @@ class TaskRecord(
     """All questions of the task by key, with their answers."""
     progress: Progress | None = None
     reports_json: OptionalJson = msgspec.field(default=UNSET, name="reports")
-    """The newest progress reports, so that a client can receive each of several that one write stored."""
+    """The newest progress reports. One write can store several reports, and a client can receive each."""
     log_json: OptionalJson = msgspec.field(default=UNSET, name="log")
-    """The newest log entries of the function. They are removed if the task needs the space."""
+    """The newest log entries of the function. They are removed if the task would otherwise be too large."""
     cancel_requested_at: Micros | None = None
     """When a cancellation was requested. The worker then cancels the task."""
     function: str | None = None
-    """The name of the function that a worker runs. None if the creator of the task also finishes it."""
+    """The name of the function that a worker runs. None if the creator finishes the task without a worker."""
     is_claimed: bool = msgspec.field(default=False, name="held")
     """Whether a worker currently has a claim on the task."""
     run_at: Micros | None = None
     """The earliest time of the next attempt. None if the task can be started at once."""
     released_at: Micros | None = None
-    """When the task was last released unfinished, by its worker or because its worker was lost."""
+    """When the task was most recently released unfinished, by its worker or because the worker was lost."""
     attempts: int = 0
     """Number of attempts. An attempt is counted when it starts, so attempts that end in a crash count too."""
     failures: int = 0
-    """Number of attempts that raised `Again` or timed out. The function's `retries` limit this number."""
+    """Number of attempts that raised `Again` or timed out. The function's `retries` setting limits it."""
     interruptions: int = 0
-    """Number of times that the worker was lost or stopped, or the storage failed, since the last progress."""
+    """Number of interruptions (worker lost or stopped, storage failed) since the task last made progress."""
     last_failure: str | None = None
-    """Why the last attempt did not finish the task."""
+    """Why the most recent failed or interrupted attempt ended."""
     attempt_history_json: OptionalJson = msgspec.field(default=UNSET, name="history")
     """The most recent attempts, for display only."""
     idempotency_key: str | None = None
@@ -252,7 +252,7 @@ class TaskRecord(
         return decode_log(self.log_json)
 
     def can_ask(self, capability: Capability) -> bool:
-        """Return whether the client declared this capability. A task without a client can ask anything."""
+        """Return whether the client declared this capability, or the task has no client."""
         return self.client_can is None or capability.value in self.client_can
 
     @property
@@ -264,7 +264,7 @@ class TaskRecord(
 
     @property
     def outstanding(self) -> dict[str, Input]:
-        """The open questions: those that have no answer yet."""
+        """The open questions, which have not been answered yet."""
         return {key: asked for key, asked in self.inputs.items() if not asked.is_answered}
 
 

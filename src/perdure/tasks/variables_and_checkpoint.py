@@ -1,7 +1,7 @@
-"""Variables: named JSON values that are stored with a task.
+"""Named JSON values that are stored with a task: its variables and its checkpoint.
 
-A task has two sets of named values. Its *variables* are shared: the worker and the client can read and set
-them. Its *checkpoint* belongs to the worker: clients can neither read nor write it.
+The *variables* are shared: the worker and the client can read and set them. The *checkpoint* belongs to the
+worker: clients can neither read nor write it.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def check_from_client(changes: Mapping[str, JsonLike]) -> None:
 def merge(
     current: Variables, changes: Mapping[str, JsonLike], config: StoreConfig, field: str = "variables"
 ) -> Raw:
-    """Return the stored values with these changes applied. The value None removes a name."""
+    """Return the current values with the changes applied, as JSON. The value None removes a name."""
     for name, value in changes.items():
         _check_name(name, config, field)
         check_json(

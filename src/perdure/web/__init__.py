@@ -1,4 +1,4 @@
-"""The dashboard: a web application that shows the tasks of all owners, live. It needs the extra `web`.
+"""The dashboard: a web application that shows the tasks of all owners, live. It needs `perdure[web]`.
 
 Start with `dashboard` (the application), `security` (access control) and `live` (updates of open pages). The
 pages are in `overview`, `tasks` and `feeds`.

@@ -16,7 +16,7 @@ COST_FACTOR = 30
 
 
 class CachedQuery(Generic[T]):
-    """A query that reuses its last result for some time."""
+    """A query that reuses its most recent result for some time."""
 
     def __init__(self, query: Callable[[], Awaitable[T]]) -> None:
         self._query = query
@@ -25,7 +25,7 @@ class CachedQuery(Generic[T]):
         self._lock = asyncio.Lock()
 
     async def get(self, *, is_stale: Callable[[T], bool] = lambda _: False) -> T:
-        """Return the last result. Query again if it is too old or stale, but not right after a slow query."""
+        """Return the cached result or, if it is too old or stale, a new one. Slow queries run less often."""
         async with self._lock:
             if self._value is not None and not self._may_query(is_stale=is_stale(self._value)):
                 return self._value

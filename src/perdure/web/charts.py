@@ -1,4 +1,4 @@
-"""The data of the charts, and the history of task counts that they need.
+"""The data for the charts, and the history of task counts that they need.
 
 The storage has only the current counts, and the finish times of tasks that have not expired. The history,
 which is kept in memory, also shows how many tasks were active earlier, and includes tasks that have expired.
@@ -51,7 +51,7 @@ class CountHistory:
 
     @property
     def samples(self) -> list[CountSample]:
-        """The samples, oldest first: one per minute, and then all samples of the last hour."""
+        """The samples, oldest first: one per minute, followed by all samples of the most recent hour."""
         first = self._fine[0].at if self._fine else 0
         return [*(each for each in self._coarse if each.at < first), *self._fine]
 

@@ -1,11 +1,11 @@
-"""`Dashboard` is a web application that shows the tasks of all owners. It is assembled here from its parts.
+"""`Dashboard` is a web application that shows the tasks of all owners.
 
 Run it on its own, or mount it in another application:
 
     dashboard = Dashboard(storage, token="...")
     app = Starlette(routes=[Mount("/dashboard", dashboard.app)], lifespan=lambda _: dashboard.running())
 
-If the other application already has a lifespan, as an MCP server does, enter both.
+If the other application already has a lifespan, as an MCP server does, enter both contexts.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ from .tasks import TaskPages
 
 
 class Dashboard:
-    """The dashboard of an open storage, which it does not close.
+    """The dashboard for an open storage. It does not close the storage.
 
-    `feeds` adds the feed pages. `token` (at least 16 characters) is needed to log in; without it, only this
+    `feeds` adds the feed pages. `token` (at least 16 characters) is needed to log in; without one, only this
     machine has access. `hosts` are the allowed host names; None allows all, and requires a token. `read_only`
     disables cancelling and answering. Pass the `config` of the servers if it is not the default.
     """
@@ -96,7 +96,7 @@ class Dashboard:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Update open pages and collect the data of the charts until the context exits."""
+        """Update open pages and collect data for the charts until the context exits."""
         async with run_in_background(self._history.sample_forever), self._live.running():
             yield
 

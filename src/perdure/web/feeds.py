@@ -38,7 +38,7 @@ MAX_LINKS = 25
 INVALID_LINK = "Invalid page link. Start from the first page."
 MAX_NAMED_SHARERS = 8
 MAX_RANKED_ITEMS = 20_000
-"""Maximum number of items that are read to rank links, for hours that have no stored summary."""
+"""Maximum number of items that are read to rank links in hours without a stored summary."""
 
 
 class ItemQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +64,7 @@ class ItemQuery(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.account or self.kind or self.with_links)
 
     def query(self, after: Position | None = None) -> str:
-        """Return the query string for the items after a position, or for the first page."""
+        """Return the query string for the page after a position, or for the first page."""
         params = {
             "account": self.account,
             "kind": self.kind,

@@ -19,7 +19,7 @@ MAX_SHOWN_CHARS = 64 * 1024
 
 
 def time_tag(time: Micros | None, mode: str = "full") -> Markup:
-    """Return a `<time>` element. `mode` selects what the script shows, such as `age`, `clock` or `both`."""
+    """Return a `<time>` element. `mode` selects what the browser shows, such as `age`, `clock` or `both`."""
     if time is None:
         return Markup('<span class="none">none</span>')
     if not 0 <= time <= MAX_TIME:

@@ -1,4 +1,4 @@
-"""HTML forms: the attributes of their inputs, and the checks of submitted data."""
+"""HTML forms: sets the attributes of input elements, and checks submitted data."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .security import SessionSigner
 MAX_FORM_BYTES = 1024 * 1024
 MAX_FORM_FIELDS = 1000
 CSRF_FIELD = "csrf_token"
-"""The hidden field with the CSRF token. It proves that a page of this dashboard sent the form."""
+"""The name of the hidden field with the CSRF token, which proves that this dashboard sent the form."""
 INPUT_TYPES = {"email": "email", "uri": "url", "date": "date"}
-"""HTML input types by the `format` of a JSON schema."""
+"""The HTML input type for each `format` in a JSON schema."""
 
 Form: TypeAlias = "ImmutableMultiDict[str, str]"
 FormHandler: TypeAlias = Callable[[Request, Form], Awaitable[Response]]

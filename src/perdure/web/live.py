@@ -5,8 +5,8 @@ a script replaces the element with the same id. Pages and updates use the same t
 without scripts.
 
 Open pages are rendered again when the storage changes, at most twice a second, and once for all browsers that
-show the same page. A page that no browser shows costs nothing. Each browser receives the difference from its
-last update, so a slow connection gets fewer updates, but never outdated ones.
+show the same page. A page that no browser shows costs nothing. Each browser receives the changes since its
+previous update, so a slow connection gets fewer updates, but never outdated ones.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MIN_POLL_SECONDS = 0.5
 MAX_POLL_SECONDS = 10.0
 """Maximum pause after a rendering, in seconds, however long the rendering took."""
 IDLE_POLL_SECONDS = 2.0
-"""Seconds between two renderings without a notification. Notifications can be lost, so pages are polled."""
+"""Seconds after which pages are rendered without a notification, because notifications can be lost."""
 MAX_OPEN_PAGES = 200
 
 
@@ -45,7 +45,7 @@ MAX_OPEN_PAGES = 200
 async def run_in_background(function: Callable[[], Coroutine[None, None, None]]) -> AsyncGenerator[None]:
     """Run a function until the block ends, and then cancel it.
 
-    This is not a task group, because that would wrap the errors of the whole application in exception groups.
+    It does not use a task group, which would wrap the errors of the whole application in exception groups.
     """
     task = asyncio.create_task(function())
     try:
@@ -108,7 +108,7 @@ class LiveView:
         return not self.is_closed and (self.subscribers > 0 or is_recent)
 
     def publish(self, page: PageFragments | None) -> None:
-        """Send a new version of the page to the browsers. None closes the view."""
+        """Send a new version of the page to the browsers. If `page` is None, close the view."""
         if page is None:
             self.is_closed = True
         elif page == self.page:
@@ -134,7 +134,7 @@ class LiveView:
 
 
 class LiveUpdates:
-    """Renders the open pages when the storage changes. This happens only while `running` is entered."""
+    """Renders the open pages when the storage changes. It does so only inside the `running` context."""
 
     def __init__(self, storage: Storage, spaces: Sequence[Space]) -> None:
         self._storage = storage
@@ -153,7 +153,7 @@ class LiveUpdates:
         return self.is_running and open_pages + self._pending < MAX_OPEN_PAGES
 
     async def view(self, name: str, render: Render) -> LiveView:
-        """Return the view with this name. If there is none, render the page and create it."""
+        """Return the view with this name. If no view exists, render the page and create a view of it."""
         self._pending += 1
         try:
             async with self._render_lock:
@@ -165,7 +165,7 @@ class LiveUpdates:
             self._pending -= 1
 
     async def changes(self, name: str, view: LiveView) -> AsyncGenerator[PageFragments]:
-        """Yield the changes of a view to one browser."""
+        """Yield the whole page and then its changes, for one browser."""
         view = self._views.setdefault(name, view)
         view.subscribers += 1
         self._wake.set()
@@ -237,5 +237,5 @@ class LiveUpdates:
 
 
 def pause_after(duration: float) -> float:
-    """Return the pause after a rendering: 30 times its duration, within the minimum and the maximum."""
+    """Return the pause after a rendering: 30 times its duration, but from 0.5 to 10 seconds."""
     return min(MAX_POLL_SECONDS, max(MIN_POLL_SECONDS, COST_FACTOR * duration))

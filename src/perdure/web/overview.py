@@ -47,7 +47,7 @@ SPANS = {
 
 
 class _OverviewData(msgspec.Struct, frozen=True, kw_only=True):
-    """The data of the overview page that is slow to query, and is therefore cached."""
+    """The data of the overview page. It is cached, because it is slow to query."""
 
     counts: Mapping[Status, int]
     throughput: Throughput

@@ -69,7 +69,7 @@ class Renderer:
     def fragment(
         self, template: str, name: str, context: Mapping[str, object], *, tag: str = "div", keep: bool = False
     ) -> Markup:
-        """Render a fragment: an element with an id and a digest. `keep` protects it from being replaced."""
+        """Render a fragment: an element with an id and a digest. With `keep`, browsers do not replace it."""
         inner = Markup(self._render(f"fragments/{template}", {**context, "name": name}))  # noqa: S704 (escaped)
         return _FRAGMENT.format(
             tag=tag,

@@ -1,8 +1,8 @@
 """Security of the dashboard: an ASGI middleware in front of all pages, and the cookies that it checks.
 
 - The Host header must contain an allowed name, to prevent DNS rebinding attacks.
-- Without a token, only this machine has access. With a token, all pages except the login page require it, in
-  the Authorization header, or a session cookie, which the login form sets.
+- Without a token, only this machine has access. With a token, all pages except the login page require
+  either the token in the Authorization header or a session cookie, which the login form sets.
 - Other sites can link to pages, but requests from their images, scripts and forms are refused.
 - Forms must come from pages of this dashboard and contain a CSRF token (see `forms`). In read-only mode, only
   the forms for login and logout are accepted.

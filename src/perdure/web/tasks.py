@@ -123,7 +123,7 @@ class TaskPages:
         return self._rows[key]
 
     async def _find(self, request: Request) -> Response:
-        """Redirect to the page of the task whose id, or the start of it, is in the query string."""
+        """Redirect to the page of the task whose id starts with the text in the query string."""
         text = request.query_params.get("id", "").strip()
         try:
             async with self._search_lock:  # a search may read many tasks

@@ -317,7 +317,7 @@ async def test_a_call_with_an_idempotency_key_is_repeated(anyio_backend: str) ->
         calling = asyncio.create_task(visitor.call("hold", timeout=60, idempotency_key="once"))
         await wait_until(lambda: between.failed > 1)
         between.failing = set()
-        with pytest.raises(MCPError, match="requires an authenticated owner") as raised:
+        with pytest.raises(MCPError, match="cannot be used by an anonymous caller") as raised:
             await calling
         assert raised.value.code == INVALID_PARAMS
 

@@ -1,1 +1,1 @@
-"""The `perdure feeds ...` commands, the text that they print, and their progress display."""
+"""The `perdure feeds ...` commands, with their output and their progress display."""

@@ -43,7 +43,7 @@ class FeedOptions(CommonOptions):
     settings: Annotated[Path | None, Option(metavar="FILE", help=SETTINGS_HELP)] = None
 
     def run(self, work: Callable[[Feeds], Awaitable[T]]) -> T:
-        """Open the feeds of an existing storage, call `work` with them, and return its result."""
+        """Call `work` with the feeds and return its result. Raise CommandError if there is no storage."""
         settings = read_settings_file(self.settings)
         url = self.existing_storage(settings.url, hint=ADD_ACCOUNT)
         return anyio.run(_run, url, settings, work)
@@ -54,7 +54,7 @@ class ChangeOptions(FeedOptions):
     dry_run: DryRunOption = False
 
     def run_and_create(self, change: Callable[[Feeds], Awaitable[ChangeReport]]) -> ChangeReport:
-        """Call `change` and return its result. Create a missing storage only if `change` adds accounts."""
+        """Call `change` and return its result. If `change` adds accounts, create the storage if needed."""
         settings = read_settings_file(self.settings)
         url = self.storage(settings.url)
         if storage_exists(url):
@@ -72,7 +72,7 @@ class ChangeOptions(FeedOptions):
         return anyio.run(_run, "memory:", settings, change_and_create)
 
     def preview(self, accounts: Sequence[AccountSummary]) -> None:
-        """Print the accounts that a command would poll without --dry-run."""
+        """Print the accounts that the command would poll if --dry-run were not set."""
         self.print({"dry_run": True, "accounts": accounts}, render.preview(accounts))
 
     def print_changes(self, report: ChangeReport, lines: Iterable[str] | None = None) -> None:
@@ -89,7 +89,7 @@ async def _run(url: str, settings: FeedSettings, work: Callable[[Feeds], Awaitab
 
 @command(feeds)
 def add(accounts: AccountsArgument, *, options: ChangeOptions) -> None:
-    """Add accounts to poll. Unknown accounts are skipped, and the command then exits with status 1."""
+    """Add accounts to poll. Skip unknown accounts, and exit with status 1 if there were any."""
     report = options.run_and_create(lambda feeds: feeds.add(accounts, dry_run=options.dry_run))
     options.print_changes(report)
     for name in report.unknown:
@@ -102,7 +102,7 @@ def add(accounts: AccountsArgument, *, options: ChangeOptions) -> None:
 def remove(
     accounts: AccountsArgument,
     *,
-    delete_items: Annotated[bool, Option("--delete-items", help="Also delete their stored items.")] = False,
+    delete_items: Annotated[bool, Option("--delete-items", help="Also delete the stored items.")] = False,
     options: ChangeOptions,
 ) -> None:
     """Remove accounts, and stop polling them. Their items are kept unless you use --delete-items."""
@@ -112,10 +112,10 @@ def remove(
 
 @command(feeds, "follow-list")
 def follow_list(
-    actor: Annotated[str, Argument(metavar="ACTOR", help="Handle or DID of the follower.")],
+    actor: Annotated[str, Argument(metavar="ACTOR", help="Handle or DID of an account that follows others.")],
     *,
     prune: Annotated[
-        bool, Option("--prune", help="Suspend accounts that this list added but ACTOR no longer follows.")
+        bool, Option("--prune", help="Suspend accounts that an earlier run added but ACTOR has unfollowed.")
     ] = False,
     options: ChangeOptions,
 ) -> None:
@@ -144,7 +144,7 @@ def resume(accounts: AccountsArgument, *, options: ChangeOptions) -> None:
 
 @command(feeds)
 def reset(account: AccountArgument, *, options: ChangeOptions) -> None:
-    """Forget how far an account has been read, so that the next poll starts over. Keep its stored items."""
+    """Forget how far an account's feed has been read. The next poll starts over. Stored items are kept."""
     options.print_changes(options.run(partial(Feeds.reset, names=[account], dry_run=options.dry_run)))
 
 
@@ -152,7 +152,7 @@ def reset(account: AccountArgument, *, options: ChangeOptions) -> None:
 def run(*, verbose: VerboseOption = False, options: ChangeOptions) -> None:
     """Poll accounts, each at its own interval, until stopped (Ctrl+C or SIGTERM).
 
-    Several processes can poll the accounts of one storage.
+    Several processes can run this command with the same storage.
     """
     configure_logging(verbose=verbose)
     if options.dry_run:
@@ -190,7 +190,7 @@ def backfill(
     account: AccountArgument,
     *,
     since: SinceOption,
-    no_wait: Annotated[bool, Option("--no-wait", help="Return at once. The next polls do the work.")] = False,
+    no_wait: Annotated[bool, Option("--no-wait", help="Return at once; later polls read the items.")] = False,
     options: ChangeOptions,
 ) -> None:
     """Read an account's feed back to a given time, and store missing items."""
@@ -208,11 +208,11 @@ def audit(
     account: OptionalAccount = None,
     *,
     all_accounts: Annotated[bool, Option("--all", help="Audit every account.")] = False,
-    history: Annotated[bool, Option("--history", help="Also store items too old for polls.")] = False,
-    remove: Annotated[bool, Option("--remove", help="Remove items that were deleted on Bluesky.")] = False,
+    history: Annotated[bool, Option("--history", help="Also store items too old for polls to find.")] = False,
+    remove: Annotated[bool, Option("--remove", help="Delete items that were deleted on Bluesky.")] = False,
     options: ChangeOptions,
 ) -> None:
-    """Compare the stored items with all posts of an account, and store missing ones.
+    """Compare the stored items of an account with all its posts, and store missing posts.
 
     An audit finds back-dated posts, which polls cannot find. Exit with status 1 if an account cannot be read.
     """
@@ -239,10 +239,10 @@ def audit(
 @command(feeds)
 def status(
     *,
-    check: Annotated[bool, Option("--check", help="Exit with status 1 if there is an alarm.")] = False,
+    check: Annotated[bool, Option("--check", help="Exit with status 1 if there are alarms.")] = False,
     options: FeedOptions,
 ) -> None:
-    """Show a summary of all accounts, the failing accounts and the alarms."""
+    """Show a summary of all accounts, and list the failing accounts and the alarms."""
     found = options.run(Feeds.status)
     options.print(found, render.status(found))
     if check and found.summary.alarms:
@@ -254,7 +254,7 @@ def list_accounts(
     *,
     status: Annotated[AccountStatus | None, Option(help="List only accounts with this status.")] = None,
     without_watermark: Annotated[
-        bool, Option("--without-watermark", help="List only accounts with no item read yet.")
+        bool, Option("--without-watermark", help="List only accounts from which no item was read yet.")
     ] = False,
     polled_before: Annotated[
         str | None,
@@ -292,7 +292,7 @@ def items(
     limit: LimitOption = 50,
     options: FeedOptions,
 ) -> None:
-    """List recent items (posts, replies, quotes and reposts) of all accounts or one, newest first."""
+    """List recent items (posts, replies, quotes, reposts) of one account or of all accounts, newest first."""
     start = since or ("24h" if before is None else None)
     first = 0 if start is None else past_time(start, system_clock())
     last = None if before is None else past_time(before, system_clock())
@@ -315,7 +315,7 @@ def items(
 
 @command(feeds)
 def links(*, since: SinceOption = "24h", limit: LimitOption = 20, options: FeedOptions) -> None:
-    """List the links that the most accounts shared, and the accounts that shared them."""
+    """List the most widely shared links, and the accounts that shared them."""
     start = past_time(since, system_clock())
     ranking = options.run(partial(Feeds.links, since=start, limit=limit))
     options.print({"links": ranking.links}, (line for each in ranking.links for line in render.link(each)))

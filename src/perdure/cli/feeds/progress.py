@@ -1,4 +1,4 @@
-"""Shows running polls: a live display in a terminal, plain lines in a file, or JSON events for programs."""
+"""Shows the progress of polls as a live display (in a terminal), as lines of text or as JSON events."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from . import render
 REFRESH_SECONDS = 1.0
 SLOW_CYCLE_SECONDS = 30.0
 SLOW_ACCOUNT_SECONDS = 0.1
-"""A poll of all accounts is slow if it exceeds both `SLOW_CYCLE_SECONDS` and this time per account."""
+"""Polling is slow if it takes more than `SLOW_CYCLE_SECONDS` and more than this many seconds per account."""
 STOPPING = ("releasing accounts", "Accounts that were being polled stay leased for up to a minute.")
-"""The messages that are printed at the first and at the second stop signal."""
+"""The messages to print when the first and the second stop signal arrive."""
 _COLOURS = {"[INITIAL]": "cyan", "[POLL]": "green", "[SKIP]": "yellow", "[ERROR]": "red"}
 
 
@@ -58,7 +58,7 @@ async def run_once(feeds: Feeds, *, json: bool) -> bool:
 
 
 async def _refresh(log: PollLog, feeds: Feeds) -> None:
-    """Update the displayed number of accounts and time of the next poll once a second."""
+    """Once a second, update the number of accounts and the time of the next poll for the display."""
     while True:
         with suppress(StorageError):  # the polls report the error
             schedule = await feeds.schedule()
@@ -71,9 +71,9 @@ def print_wait(reason: str, until: Micros) -> None:
 
 
 class PollLog:
-    """Prints a line for each poll that found new items or failed, or a JSON event for every poll.
+    """Prints a line for each poll that found new items or failed. With --json, prints an event for each poll.
 
-    In a terminal, a live progress display follows the lines.
+    In a terminal, a live progress display is shown below the lines.
     """
 
     def __init__(self, limiter: RateLimiter, *, json: bool) -> None:
@@ -81,7 +81,7 @@ class PollLog:
         self.total = 0
         """Number of accounts to poll."""
         self.idle_until: Micros | None = None
-        """When the next account is due. None if that is unknown."""
+        """The time at which the next account is due, or None if it is unknown."""
         self._limiter = limiter
         self._polled: set[str] = set()
         self._started = time.monotonic()
@@ -141,7 +141,7 @@ class PollLog:
             print_message(f"{'ALARM' if state == 'raised' else 'alarm cleared'}: {one_line(alarm.message)}")
 
     def end(self, alarms: Sequence[Alarm]) -> None:
-        """Print the totals over all polls, and the current alarms."""
+        """Print the totals for all polls, and the current alarms."""
         if self._json:
             counts = {"requests": self._limiter.request_count, "is_slow": self.is_slow}
             print_json({"event": "end", **asdict(self.cycle), **counts, "alarms": alarms})

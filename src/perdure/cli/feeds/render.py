@@ -65,7 +65,7 @@ def outcome_event(outcome: PollOutcome) -> dict[str, object]:
 
 
 def outcome(outcome: PollOutcome, *, always: bool = False) -> Iterator[str]:
-    """Yield lines that report a poll. Unless `always` is set, most polls without new items yield no line."""
+    """Yield lines that report a poll. Skip most successful polls without new items unless `always` is set."""
     handle = one_line(outcome.account.handle)
     match outcome:
         case poll.PollSucceeded():
@@ -100,7 +100,7 @@ def preview(accounts: Sequence[api_types.AccountSummary]) -> Iterator[str]:
 
 
 def _first(lines: Sequence[str]) -> Iterator[str]:
-    """Yield at most `MAX_NAMED` of the lines, indented, and then the number of lines left out."""
+    """Yield the first `MAX_NAMED` lines, indented, and then the number of remaining lines, if any."""
     for line in lines[:MAX_NAMED]:
         yield f"  {line}"
     if len(lines) > MAX_NAMED:

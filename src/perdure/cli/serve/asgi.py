@@ -1,7 +1,7 @@
 """Runs the server of `perdure serve`: starts and stops its parts, and routes requests to them.
 
 Requests for `/mcp` and other routes of the MCP server go to that server, `/health` goes to `Health`, and all
-other paths go to the dashboard. Paths below `/.well-known/` need no token: they describe how to get one.
+other paths go to the dashboard. `/.well-known/` needs no token: there, clients find out how to get one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ log = logging.getLogger("perdure.serve")
 HEALTH_PATH = "/health"
 WELL_KNOWN_PATH = "/.well-known/"
 SHUTDOWN_SECONDS = 2
-"""Seconds that open requests have to finish when the server stops. After that they are cancelled."""
+"""When the server stops, requests that are still open are cancelled after this number of seconds."""
 
 _REASONS: dict[type[StorageError], str] = {
     StorageFull: "the storage is full",
@@ -80,7 +80,7 @@ async def run(options: ServeOptions, hosted: HostedServer) -> None:
 
 
 class HttpServer(uvicorn.Server):
-    """A uvicorn server that leaves signals and the lifespan of the application to its caller."""
+    """A uvicorn server that does not handle signals or the application's lifespan: its caller does."""
 
     def __init__(self, app: ASGIApp) -> None:
         config = uvicorn.Config(
@@ -108,7 +108,7 @@ def _import_dashboard() -> type[Dashboard]:
 
 
 async def _make_poller(hosted: HostedServer) -> FeedPoller:
-    """Return a poller that uses the settings file in the current directory. Check the settings now."""
+    """Return a poller that uses the settings in the current directory. Raise an error if they are invalid."""
     settings = read_settings_file()
     if settings.url not in (None, hosted.storage):
         log.warning("ignoring `url` in the feeds settings; the server polls the accounts in its own storage")
@@ -118,7 +118,7 @@ async def _make_poller(hosted: HostedServer) -> FeedPoller:
 
 @asynccontextmanager
 async def _start(hosted: HostedServer, options: ServeOptions) -> AsyncGenerator[ServeApp]:
-    """Start the MCP server, which opens the storage, then the dashboard and the poller. Stop them at exit."""
+    """Start the MCP server, dashboard and poller, and yield the combined application. Stop them at exit."""
     dashboard_type = _import_dashboard() if options.dashboard else None
     poller = await _make_poller(hosted) if options.feeds else None
     tasks, server = hosted.tasks, _log_exceptions(hosted.app)
@@ -160,13 +160,13 @@ class ServeApp:
     adapter: ServerAdapter
     storage: Storage
     server: ASGIApp
-    """The MCP server. With --token, requests need this token unless the server has its own authentication."""
+    """The MCP server. It requires the token from --token, unless it has its own authentication."""
     dashboard: ASGIApp
-    """The dashboard, or the MCP server if --no-dashboard is set."""
+    """The application that handles all other paths: the dashboard or, with --no-dashboard, the MCP server."""
     health: Health
     is_stopping: bool = False
     open_posts: int = 0
-    """The number of requests to the MCP server that were not answered yet."""
+    """Number of POST requests to the MCP server that have not been answered yet."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app = self._route(scope)
@@ -178,7 +178,7 @@ class ServeApp:
             self.open_posts -= is_post
 
     async def answer_waiting_requests(self) -> None:
-        """End requests that wait for a task, and subscriptions, while they can still be answered."""
+        """End subscriptions and requests that wait for a task, so that they still get a response."""
         self.is_stopping = True
         self.hosted.tasks.close_streams()
         with anyio.move_on_after(SHUTDOWN_SECONDS):
@@ -230,10 +230,10 @@ class Health:
         return JSONResponse({"status": "ok", "feeds": feeds})
 
     async def _write_error(self) -> StorageError | None:
-        """Return the error of the last failed write, or None if a later write succeeded.
+        """Return the error of the most recent failed write, or None if a later write succeeded.
 
-        After a failed write, each health request tries to write. Otherwise the error could remain forever: a
-        load balancer sends no calls to a server that reports an error, so perhaps nothing else writes.
+        After a failed write, each health request tries to write. Otherwise the error might never clear: a
+        load balancer sends no requests to a server that reports an error, so there might be no other write.
         """
         if self._storage.write_error is not None and not self._probe.locked():
             async with self._probe:
@@ -247,21 +247,21 @@ class Health:
 def _log_exceptions(app: ASGIApp) -> ASGIApp:
     """Return an application that calls `app` and logs its exceptions.
 
-    The log of uvicorn is off, because it would also report each connection that is cut when the server stops.
+    uvicorn's own log is off, because it would also report each connection that is cut when the server stops.
     """
 
     async def call(scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await app(scope, receive, send)
         except Exception:
-            log.exception("%s %r raised an exception", scope.get("method", scope["type"]), scope["path"])
+            log.exception("request %s %r failed", scope.get("method", scope["type"]), scope["path"])
             raise
 
     return call
 
 
 def _require_token(app: ASGIApp, token: str) -> ASGIApp:
-    """Return an application that refuses requests without the header `Authorization: Bearer <token>`."""
+    """Return an application that rejects requests without the header `Authorization: Bearer <token>`."""
     expected = f"bearer {token}".encode()
 
     async def check(scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,4 +1,4 @@
-"""The message that `perdure serve` prints at the start: addresses, tools and how to connect."""
+"""The message that `perdure serve` prints at startup: addresses, tools and how to connect."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def banner(
 
 
 def _durable_tools(tools: Mapping[str, DurableTool | None]) -> Iterator[tuple[str, str]]:
-    """Yield a row with the durable tools, and one with the first `MAX_OTHER_TOOLS` other tools."""
+    """Yield a row that lists the durable tools, and a row that lists up to `MAX_OTHER_TOOLS` other tools."""
     durable = [name for name, mark in tools.items() if mark is not None]
     others = [name for name, mark in tools.items() if mark is None]
     yield "durable", ", ".join(durable) or "none; write @tasks.durable below @server.tool()"

@@ -44,7 +44,7 @@ class ServeOptions:
     feeds: Annotated[bool, Option("--feeds", help="Also poll the Bluesky accounts in the storage.")] = False
 
     def check_tokens(self) -> None:
-        """Raise CommandError if a token is invalid, or missing although other machines can connect."""
+        """Raise CommandError if a token is invalid, or if no token is set and other machines can connect."""
         others = [*(self.allowed_host or ()), *([] if is_loopback(self.host) else [self.host])]
         if others and not self.token:
             raise CommandError(
@@ -60,7 +60,7 @@ class ServeOptions:
 
     @property
     def allowed_hosts(self) -> tuple[str, ...] | None:
-        """The host names that requests may use, or None if any name is allowed.
+        """The host names that are allowed in requests, or None if any host name is allowed.
 
         A local server accepts only known names, because a website could make its own name resolve to this
         machine (DNS rebinding). A server that other machines can reach is protected by its token instead.

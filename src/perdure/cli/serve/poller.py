@@ -21,12 +21,12 @@ from ..signals import run_in_background
 log = logging.getLogger("perdure.feeds")
 
 MIN_RESTART_SECONDS, MAX_RESTART_SECONDS = 60.0, 3600.0
-"""Bounds of the delay before a failed poller restarts. It doubles each time, as sources limit logins."""
+"""Minimum and maximum delay before a failed poller restarts. The delay doubles after each failure."""
 
 
 @dataclass
 class FeedPoller:
-    """Polls the accounts in the server's storage, and starts again after a failure."""
+    """Polls the accounts in the server's storage, and restarts after a failure."""
 
     settings: FeedSettings
     simulated: bool
@@ -35,7 +35,7 @@ class FeedPoller:
     """Whether the poller has failed and has not polled any account since then."""
 
     def running(self, storage: Storage) -> AbstractAsyncContextManager[object]:
-        """Poll until the `async with` block ends, then release the accounts. `storage` must stay open."""
+        """Poll until the `async with` block ends, then release the accounts. `storage` must remain open."""
         return run_in_background(self._poll_forever(FeedStore(storage)))
 
     async def _poll_forever(self, store: FeedStore) -> None:

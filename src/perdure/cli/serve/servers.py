@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from fastmcp import FastMCP
 
 AllowedHosts: TypeAlias = tuple[str, ...] | None
-"""The host names that requests may use, or None if any name is allowed."""
+"""The host names that are allowed in requests, or None if any host name is allowed."""
 
 MCP_PATH = "/mcp"
 TOKEN_OWNER = Owner.client("perdure serve", "token")
-"""Owns all tasks of a sample server that has a token, so that its clients can list each other's tasks."""
+"""The owner of all tasks if the sample server has a token. Its clients can list each other's tasks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +43,11 @@ class HostedServer:
     app: Starlette
     tasks: Tasks
     authenticates_clients: bool = True
-    """Whether `app` performs the authentication that the server declares. False for a low-level server, which
-    leaves authentication to the user's own transport. `perdure serve` does not use that transport.
+    """Whether `app` enforces the authentication that the server requires. False for a low-level server, whose
+    authentication is part of a transport that `perdure serve` does not use.
     """
     storage: str | None = None
-    """The storage URL of the sample server. None for the user's own server."""
+    """The storage URL if this is the sample server, or None if it is the user's own server."""
 
     @property
     def is_sample(self) -> bool:
@@ -94,8 +94,8 @@ def _host(
 def _security(allowed_hosts: AllowedHosts) -> TransportSecuritySettings:
     """Return settings that allow these host names, with or without a port.
 
-    By default, the SDK allows these names only with a port, and allows any name on loopback addresses other
-    than 127.0.0.1 and ::1.
+    By default, the SDK allows these names only with a port. On loopback addresses other than 127.0.0.1 and
+    ::1, it allows any host name.
     """
     if allowed_hosts is None:
         return TransportSecuritySettings(enable_dns_rebinding_protection=False)

@@ -29,7 +29,7 @@ tasks = typer.Typer(name="tasks", no_args_is_help=True, help="Show and manage th
 
 
 def _complete_id(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Complete a task id in the shell: return the ids of recent tasks, each with a description."""
+    """Return the recent task ids that start with `incomplete`, with descriptions, for shell completion."""
     try:
         page = TaskOptions(url=context.params.get("url")).run(lambda operator: operator.tasks(limit=100))
     except (PerdureError, CommandError):
@@ -53,7 +53,7 @@ LimitOption = Annotated[int, Option(min=1, max=200, help="Maximum number of resu
 @dataclass(frozen=True, kw_only=True)
 class TaskOptions(CommonOptions):
     def run(self, work: Callable[[Operator], Awaitable[T]]) -> T:
-        """Call `work` with an `Operator`, and return its result. Reword errors that address clients."""
+        """Call `work` with an `Operator`, and return its result. Reword error messages meant for clients."""
         try:
             return anyio.run(_run, self.existing_storage(), work)
         except NotFound as error:
@@ -79,7 +79,7 @@ def list_tasks(
 ) -> None:
     """List the newest tasks of all owners.
 
-    Owners are shown as hashes. Ids are shortened in a terminal, and complete in a file or pipe.
+    Owners are shown as hashes. Task ids are shortened in a terminal, and complete in a file or pipe.
     """
     page = options.run(lambda operator: operator.tasks(statuses=status, name=name, after=after, limit=limit))
     if options.json:
@@ -114,7 +114,7 @@ def watch(
     limit: LimitOption = 20,
     options: TaskOptions,
 ) -> None:
-    """Watch the newest tasks, or one task until it ends. Exit with status 1 unless that task completed."""
+    """Watch the newest tasks, or one task until it ends. Exit with status 1 unless the task completes."""
 
     async def work(operator: Operator) -> Status | None:
         if task is None:
@@ -136,7 +136,7 @@ def watch(
 
 
 async def _watch_task(operator: Operator, task: TaskSummary) -> AsyncGenerator[TaskChanges]:
-    """Yield a change for each version of a task. The page of the change contains only this task."""
+    """Yield a `TaskChanges` object for each new version of a task. Its page contains only this task."""
     async with aclosing(operator.watch_task(task.locator, task.task_id)) as versions:
         async for detail in versions:
             page = TaskSummaryPage(tasks=(detail.summary,))
@@ -146,7 +146,7 @@ async def _watch_task(operator: Operator, task: TaskSummary) -> AsyncGenerator[T
 @command(tasks)
 def stats(
     *,
-    window: Annotated[str, Option(metavar="TIME", help="Period for the throughput: 30m, 1h, 7d.")] = "1h",
+    window: Annotated[str, Option(metavar="TIME", help="Measure throughput over this time (1h, 7d).")] = "1h",
     options: TaskOptions,
 ) -> None:
     """Show task counts, workers, the oldest queued task, and the throughput."""
@@ -172,14 +172,14 @@ def cancel(task: TaskArgument, *, options: TaskOptions) -> None:
 @command(tasks)
 def answer(
     task: TaskArgument,
-    fields: Annotated[list[str] | None, Argument(metavar="NAME=VALUE", help="Field of the form.")] = None,
+    fields: Annotated[list[str] | None, Argument(metavar="NAME=VALUE", help="Value of a form field.")] = None,
     *,
-    key: Annotated[str | None, Option(help="Key of the question, if several are open.")] = None,
+    key: Annotated[str | None, Option(help="Key of the question to answer, if several are open.")] = None,
     value: Annotated[str | None, Option(metavar="JSON", help="The complete answer as JSON.")] = None,
     decline: Annotated[bool, Option("--decline", help="Decline to answer.")] = False,
     options: TaskOptions,
 ) -> None:
-    """Answer a question that a task asks. If you give no answer, the command prompts for it."""
+    """Answer a question that a task asks. If you give no answer, the command prompts for one."""
     if bool(fields) + (value is not None) + decline > 1:
         raise typer.BadParameter("use only one of NAME=VALUE, --value and --decline")
     detail = options.run(lambda operator: operator.find(task))
@@ -199,7 +199,7 @@ def answer(
 def purge(
     *,
     older_than: Annotated[
-        str | None, Option(metavar="TIME", help="Also delete tasks finished before TIME (7d, 2026-11-01).")
+        str | None, Option(metavar="TIME", help="Also delete tasks that ended before TIME (7d, 2026-11-01).")
     ] = None,
     dry_run: DryRunOption = False,
     options: TaskOptions,

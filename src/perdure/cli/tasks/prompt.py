@@ -25,7 +25,7 @@ def choose_question(detail: TaskDetail, key: str | None) -> Question:
 def build_answer(
     question: Question, *, value: str | None = None, fields: Sequence[str] = (), decline: bool = False
 ) -> Json:
-    """Return the answer as the MCP result that the question expects. If none is given, prompt for it."""
+    """Return the answer as an MCP result of the right type. If no answer is given, prompt for one."""
     is_given = value is not None or bool(fields)
     if decline:
         return {"action": "decline"}
@@ -33,7 +33,7 @@ def build_answer(
         raise CommandError("no answer given; use NAME=VALUE, --value JSON or --decline")
     if question.kind is not InputKind.ELICITATION:
         if value is None:
-            raise CommandError(f"{question.kind} has no form; give the complete result with --value JSON")
+            raise CommandError(f"a {question.kind} question has no form; give the result with --value JSON")
         return _parse_value(value)
     if not is_given:
         return _prompt_answer(question)
@@ -58,7 +58,7 @@ def _parse_value(text: str) -> Json:
 
 
 def _parse_fields(question: Question, fields: Sequence[str]) -> dict[str, Json]:
-    """Return the values of NAME=VALUE arguments. A multiple-choice field can have several arguments."""
+    """Parse NAME=VALUE arguments. A multi-select field may be given several times, once for each value."""
     texts: dict[str, list[str]] = {}
     for field in fields:
         name, equals, text = field.partition("=")
@@ -83,12 +83,12 @@ def _parse_field(field: FormField, texts: Sequence[str]) -> Json:
     except ValueError as error:
         raise CommandError(f"{name} {error}") from error
     if value is None or not any(texts):  # no text is an unchecked box only in a browser
-        raise CommandError(f"{name} is required")
+        raise CommandError(f"{name} is required; give a value")
     return value
 
 
 def _prompt_answer(question: Question) -> Json:
-    """Prompt for each field, or for consent if there is no form. Ctrl+C leaves the question open."""
+    """Prompt for each form field, or for consent if there is no form. Ctrl+C leaves the question open."""
     print_message(one_line(question.message))
     if question.schema is None:
         if question.external_url is not None:
@@ -99,7 +99,7 @@ def _prompt_answer(question: Question) -> Json:
 
 
 def _prompt_field(field: FormField) -> Json:
-    """Prompt until the value is valid. Empty input selects the default, or None for an optional field."""
+    """Prompt until the input is valid. Empty input selects the default, or None for an optional field."""
     while True:
         text: str = typer.prompt(_label(field), default="", show_default=False, err=True)
         if not text and (field.default is not None or not field.is_required):

@@ -23,7 +23,7 @@ from ..output import escape_control, key_values, one_line, plural, print_json, p
 BARS = " ▁▂▃▄▅▆▇█"
 STATUS_WIDTH = len("input required")
 ID_WIDTH = 12
-"""Number of characters of each id in a table. Commands accept ids of this length."""
+"""Number of characters to which task ids are shortened in a table. Commands accept shortened ids."""
 _COLOURS = {
     "queued": "dim",
     "working": "cyan",
@@ -36,7 +36,7 @@ _COLOURS = {
 
 
 def task_line(task: TaskSummary) -> str:
-    """Return a line about a task. It starts with the complete id, for programs that read the output."""
+    """Return a line that describes a task. It starts with the complete id, so that programs can use it."""
     parts = (
         task.task_id,
         f"{task.display_status:<{STATUS_WIDTH}}",
@@ -91,7 +91,7 @@ def _progress(task: TaskSummary) -> RenderableType:
 
 @contextmanager
 def task_display(clock: Callable[[], Micros], *, json: bool) -> Generator[Callable[[TaskChanges], None]]:
-    """Yield a function that shows changes: as JSON events, in a live table in a terminal, or as lines."""
+    """Yield a function that shows task changes as JSON events, a live table (in a terminal) or lines."""
     if json or not stdout.is_interactive:
         yield lambda changes: _print_changes(changes, clock(), json=json)
         return

@@ -40,7 +40,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 SMALL_RECORD_BYTES = 16 * 1024
-"""Items from records up to this size are stored without checking their size. Few records are larger."""
+"""If a record is at most this large, the size of its item is not checked. Few records are larger."""
 
 
 class InvalidRecord(ValueError):
@@ -48,7 +48,7 @@ class InvalidRecord(ValueError):
 
 
 def parse_page(feed: Feed, etag: str | None = None) -> FeedPage:
-    """Parse a page of a feed. Separate pinned items from the other items, which are sorted by time."""
+    """Parse a page of a feed. Separate pinned items, because they are not sorted by time."""
     entries, bad = _parse_each(feed.feed, _parse_entry)
     return FeedPage(
         items=tuple(item for item, is_pinned in entries if not is_pinned),
@@ -67,7 +67,7 @@ def parse_records(records: Records, account_id: str) -> RecordPage:
 
 
 def parse_follows(records: Records) -> list[str]:
-    """Return the ids of the accounts that are followed according to these follow records."""
+    """Return the ids of the followed accounts in these follow records."""
     return _parse_each(records.records, lambda raw: _follow.decode(_record.decode(raw).value).subject)[0]
 
 
@@ -90,7 +90,7 @@ def _complete_item(item: Item, view: PostView, raw: Raw) -> Item:
 
 
 def latest_by_author(feed: Feed) -> dict[str, Micros]:
-    """Return the time of the newest item of each account in a feed, by account id."""
+    """Return the time of each account's newest item in a feed, by account id."""
     newest: dict[str, Micros] = {}
     for author, time in _parse_each(feed.feed, _author_and_time)[0]:
         newest[author] = max(time, newest.get(author, 0))
@@ -142,8 +142,8 @@ def _repost_reason(entry: FeedEntry) -> Reason | None:
 def _entry_time(entry: FeedEntry) -> Micros:
     """Return the time by which the feed sorts an entry.
 
-    For a repost, this is the time when the repost was indexed. For a post, it is the time that the author
-    gave the post or the time when the post was indexed, whichever is earlier.
+    For a repost, this is the time when the repost was indexed. For a post, it is the creation time
+    that its author specified or the time when the post was indexed, whichever is earlier.
     """
     repost = _repost_reason(entry)
     if repost is not None:
@@ -193,7 +193,7 @@ def _parse_record(raw: Raw, account_id: str) -> SourceRecord:
 
 
 def _record_time(author_time: object, key: str) -> Micros:
-    """Return the time that the author gave the record or the time in its key, whichever is earlier."""
+    """Return the author's creation time or the time in the record's key, whichever is earlier."""
     times = [time for time in (parse_timestamp(author_time), tid_time(key)) if time is not None]
     return _require_time(min(times, default=None))
 
@@ -210,7 +210,7 @@ def _require_time(time: Micros | None) -> Micros:
 
 
 def _require_storable(item: Item, raw: Raw) -> Item:
-    """Return the item, or raise InvalidRecord if it cannot be stored. Small records always fit."""
+    """Return the item. Raise InvalidRecord if it cannot be stored. Small records need no size check."""
     if not (is_valid_uri(item.uri) if len(raw) <= SMALL_RECORD_BYTES else is_storable(item)):
         raise InvalidRecord("the item is too large or has an invalid URI")
     return item
@@ -234,10 +234,10 @@ _TID_CLOCK_BITS = 10
 
 
 def parse_timestamp(written: object) -> Micros | None:
-    """Parse a timestamp as the server does: a date with dashes, and usually a time of day.
+    """Parse a timestamp as Bluesky does: a date such as 2024-12-31, usually followed by a time of day.
 
-    Without an offset, the time is UTC. A time before 1970 becomes the start of 1970. Return None for any
-    other value, because clients can write anything.
+    Without a UTC offset, the time is UTC. A time before 1970 becomes the start of 1970. Return None if the
+    value is not a timestamp, because clients can write anything.
     """
     if not isinstance(written, str) or not _TIMESTAMP.match(written):
         return None
@@ -250,9 +250,9 @@ def parse_timestamp(written: object) -> Micros | None:
 
 
 def tid_time(key: str) -> Micros | None:
-    """Return the time that a TID contains, or None if `key` is not a TID.
+    """Return the time in a TID (timestamp identifier), or None if `key` is not a TID.
 
-    Most records have a TID (timestamp identifier) as key: a time, and ten bits that distinguish writers.
+    Most records have a TID as their key. It consists of a time and ten bits that distinguish writers.
     """
     if len(key) != _TID_LENGTH or not all(character in _TID_DIGITS for character in key):
         return None

@@ -20,7 +20,7 @@ FACET_LINK = "app.bsky.richtext.facet#link"
 
 
 class LexiconObject(msgspec.Struct, rename="camel", gc=False):
-    """The base class of all objects in responses. `gc` is off because they form no reference cycles."""
+    """The base class of all objects in responses. `gc=False` is safe because they form no cycles."""
 
 
 # Feeds
@@ -83,7 +83,7 @@ class External(LexiconObject):
 class QuotedRecord(LexiconObject):
     """A quoted record. If the post also has media, the actual quoted record is in the field `record`.
 
-    In the record of a post, only `uri` is set. In a view of a post, all fields can be set.
+    In a post's own record, only `uri` is set. In the server's view of a post, all fields can be set.
     """
 
     uri: str = ""
@@ -93,7 +93,7 @@ class QuotedRecord(LexiconObject):
 
 
 class Embed(LexiconObject):
-    """The content that a post embeds, such as a link card or a quoted post, in a record or a view."""
+    """The content that a post embeds, such as a link card or a quoted post. Used in records and in views."""
 
     external: External | None = None
     media: Embed | None = None
@@ -137,7 +137,7 @@ class RecordUri(LexiconObject):
 
 
 class Follow(LexiconObject):
-    """The record that an account writes when it follows another account, `subject`."""
+    """The record that an account writes when it follows another account. `subject` is the other account."""
 
     subject: str
 

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def find_links(post: Post, view: Raw = NO_RAW) -> tuple[Link, ...]:
-    """Return the links of a post. `view` is the post's embed as the feed shows it, if known."""
+    """Return the links in a post. `view` is its embed as the feed shows it, or empty if that is unknown."""
     if not view and not post.embed and not post.facets and "://" not in post.text:
         return ()
     embeds = [embed for raw in (view, post.embed) if (embed := _read(_embed, raw)) is not None]
@@ -55,7 +55,7 @@ def _iter_links(post: Post, embeds: list[Embed]) -> Iterator[tuple[str, LinkVia,
 
 
 def _cards(embed: Embed) -> Iterator[External]:
-    """Yield the link cards of an embed. If the post also has a quote, its card is in `media`."""
+    """Yield the link cards of an embed. If the post also quotes another post, the card is in `media`."""
     if embed.external is not None:
         yield embed.external
     if embed.media is not None and embed.media.external is not None:
@@ -81,7 +81,7 @@ def _quoted_record(embed: Embed) -> QuotedRecord | None:
 
 
 def _split_marked_text(post: Post) -> tuple[list[str], str]:
-    """Return the URLs in facets, and the text without these URLs, because the text often shortens them."""
+    """Return the URLs from facets, and the other text. In the marked text, such URLs are often shortened."""
     marked: list[str] = []
     text = post.text.encode()
     for facet in _read(_facets, post.facets) or ():
@@ -93,7 +93,7 @@ def _split_marked_text(post: Post) -> tuple[list[str], str]:
 
 
 def _blank_out(text: bytes, start: int, end: int) -> bytes:
-    """Replace a range of bytes with spaces, so that other offsets stay valid."""
+    """Replace a range of bytes with spaces, so that the offsets of other ranges stay valid."""
     start, end = max(start, 0), min(end, len(text))
     return text[:start] + b" " * (end - start) + text[end:] if start < end else text
 

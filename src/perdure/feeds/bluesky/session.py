@@ -1,7 +1,7 @@
 """A login session at a Bluesky server: an access token for all requests, and a token to refresh it.
 
-An access token is valid for about two hours. When it expires, the server rejects all running requests. One of
-them then renews the token while the others wait. All of them are then sent again, so no poll fails.
+An access token is valid for about two hours. When it expires, the server rejects all running requests. One
+request then renews the token while the others wait. Then all these requests are sent again, so no poll fails.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class SessionFile:
             return None
 
     def write(self, tokens: Tokens) -> None:
-        """Replace the stored tokens atomically. If this fails, log a warning and do not try again."""
+        """Replace the stored tokens atomically. If this fails, log a warning, and skip all later writes."""
         if not self._is_writable:
             return
         try:
@@ -95,7 +95,7 @@ class Session:
     def __init__(
         self, client: XrpcClient, identifier: str, password: str, *, file: SessionFile | None = None
     ) -> None:
-        """Create a session. `file` shares the tokens with other processes, because servers limit logins."""
+        """Create a session. Processes share tokens in `file`, because servers limit logins."""
         self._client = client
         self._identifier = identifier
         self._password = password
@@ -103,17 +103,17 @@ class Session:
         self._tokens: Tokens | None = None if file is None else file.read()
         self._renewing = anyio.Lock()
         self._rejected_token: str | None = None
-        """The last access token that the server rejected. It is not sent again."""
+        """The access token that the server most recently rejected. It is not sent again."""
         self._login_error: str | None = None
 
     @property
     def token(self) -> str | None:
-        """The access token. None if there is no token or the server has rejected it."""
+        """The current access token. None if there is no token or the server has rejected it."""
         tokens = self._tokens
         return None if tokens is None or tokens.access_jwt == self._rejected_token else tokens.access_jwt
 
     def invalidate(self, token: str) -> None:
-        """Stop using a token that the server has rejected. Do nothing if it has already been replaced."""
+        """Stop using a token that the server has rejected. Do nothing if the token was already replaced."""
         if token == self.token:
             self._rejected_token = token
 
@@ -129,7 +129,7 @@ class Session:
                     self._file.write(self._tokens)
 
     async def _renew(self) -> Tokens:
-        """Return tokens that another process has stored. If there are none, refresh our tokens or log in."""
+        """Return new tokens that another process has stored. If there are none, refresh ours or log in."""
         stored = None if self._file is None else self._file.read()
         if stored is not None and stored.access_jwt != self._rejected_token and stored != self._tokens:
             return stored
@@ -144,7 +144,7 @@ class Session:
         return await self._log_in()
 
     async def _log_in(self) -> Tokens:
-        """Log in, but not again after a failure: repeated logins with a wrong password lock the account."""
+        """Log in. After a failure, do not try again, because repeated failed logins lock the account."""
         if self._login_error is not None:
             raise AuthenticationFailed(self._login_error)
         credentials = {"identifier": self._identifier, "password": self._password}

@@ -1,4 +1,4 @@
-"""`BlueskySource` reads feeds, profiles, follow lists and records. `open_bluesky` creates one."""
+"""`BlueskySource` reads feeds, profiles, follow lists and records. `open_bluesky` creates such a source."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class BlueskySource:
     name = "Bluesky"
 
     def __init__(self, feeds: XrpcReader, records: XrpcReader, *, public: XrpcReader | None = None) -> None:
-        """Read feeds and profiles through the client `feeds`, and the records of accounts through `records`.
+        """Create a source that reads feeds and profiles with the client `feeds`, and records with `records`.
 
-        If an account blocks the logged-in user, use the client `public`, which sends no credentials.
+        If an account blocks the logged-in user, the client `public` is used, which sends no credentials.
         """
         self._feeds = feeds
         self._records = records
@@ -58,7 +58,7 @@ class BlueskySource:
         return parse_page(response.value, response.etag if cursor is None else None)
 
     async def profiles(self, actors: Sequence[str]) -> list[Profile]:
-        """Return the profiles that exist. Raise InvalidActor if one of the names is malformed."""
+        """Return the profiles of those actors that exist. Raise InvalidActor if a name is malformed."""
         names = [actor.removeprefix("@") for actor in actors]
         found: list[Profile] = []
         for batch in batched(names, PROFILES_PER_REQUEST):
@@ -83,8 +83,8 @@ class BlueskySource:
     async def unfollowed(self, actor: str, account_ids: Sequence[str]) -> set[str]:
         """Return the ids in `account_ids` that `actor` definitely does not follow.
 
-        Pass only accounts that `follows` did not yield. If the actor's own follow records, which are
-        complete, cannot be read, return the accounts that have a profile: `follows` would have shown them.
+        Pass only accounts that `follows` did not yield. If the actor's follow records cannot be read, return
+        the accounts that have a profile, because `follows` would have yielded them if they were followed.
         """
         followed: set[str] = set()
         try:
@@ -95,7 +95,7 @@ class BlueskySource:
         return set(account_ids) - followed
 
     async def shown_items(self, items: Sequence[Item]) -> list[Item]:
-        """Return these items as the feed shows them, with all links. Omit items that are not shown."""
+        """Return these items as the feed shows them, with all links. Omit items that it does not show."""
         found: list[Item] = []
         for batch in batched(items, POSTS_PER_REQUEST):
             params = {"uris": list(dict.fromkeys(item.post_uri for item in batch))}
@@ -103,7 +103,7 @@ class BlueskySource:
         return found
 
     async def records(self, account_id: str) -> AsyncGenerator[RecordPage]:
-        """Yield all posts of an account page by page, and then all reposts, each sorted by key."""
+        """Yield pages of all posts of an account, then pages of all its reposts. Both are sorted by key."""
         for collection in (POST, REPOST):
             async for records in self._list_records(account_id, collection):
                 yield parse_records(records, account_id)
@@ -133,7 +133,7 @@ class BlueskySource:
     async def _get(
         self, method: str, params: QueryParams, decoder: msgspec.json.Decoder[T], *, etag: str | None = None
     ) -> XrpcResponse[T] | None:
-        """Send a request. If the account blocks the logged-in user, repeat it without credentials."""
+        """Send a request. If the account blocks the logged-in user, send it again without credentials."""
         try:
             return await self._feeds.get(method, params, decoder, etag=etag)
         except AccountBlocked:
@@ -146,10 +146,10 @@ class BlueskyHintSource(BlueskySource):
     """A BlueskySource that also implements HintSource by reading a combined feed of many accounts."""
 
     hints: str = TIMELINE
-    """`timeline` for the logged-in user's timeline, or the at:// URI of a list of accounts."""
+    """The combined feed to check for new posts: the user's `timeline`, or the at:// URI of a list."""
 
     async def latest_activity(self) -> Mapping[str, Micros]:
-        """Return the time of the newest item of each account on the newest page, by account id."""
+        """Return the time of each account's newest item on the feed's newest page, by account id."""
         params: dict[str, str | int] = {"limit": PAGE_SIZE}
         if self.hints == TIMELINE:
             return latest_by_author(await self._get_modified("app.bsky.feed.getTimeline", params, _feed))
@@ -158,7 +158,7 @@ class BlueskyHintSource(BlueskySource):
 
 
 def _check_unused(cursor: str, used: set[str], what: str) -> None:
-    """Raise SourceUnavailable if a cursor repeats, because the rest of the list cannot be read."""
+    """Raise SourceUnavailable if `cursor` was already used, because the rest of the list cannot be read."""
     if cursor in used:
         raise SourceUnavailable(f"cannot read all of {what}: the server repeats a cursor")
     used.add(cursor)
@@ -261,7 +261,7 @@ def _is_encrypted(url: str) -> bool:
 
 
 def _password(settings: BlueskySettings, environ: Mapping[str, str]) -> str | None:
-    """Return the app password, or None if no login is configured. Raise InvalidSettings if it is not set."""
+    """Return the app password, or None without a login. Raise InvalidSettings if the password is missing."""
     if settings.identifier is None:
         return None
     if password := environ.get(settings.password_variable):

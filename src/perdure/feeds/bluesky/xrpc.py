@@ -48,7 +48,7 @@ class XrpcReader(Protocol):
 
 
 class XrpcClient:
-    """A client for one server. It sends an access token only if the caller passes one."""
+    """A client for one server. It sends an access token only if the caller passes a token."""
 
     def __init__(
         self, http: httpx2.AsyncClient, service: str, retrier: Retrier, *, timeout: float = REQUEST_TIMEOUT

@@ -70,7 +70,7 @@ class TableScan:
         self._parts: defaultdict[str, list[Item]] = defaultdict(list)
 
     def suspect_counters(self) -> list[SpacePartition]:
-        """Return the partitions whose counter does not match their records."""
+        """Return the partitions in which the counter does not match the records."""
         return [each for each, counted in self.records.items() if self.counters[each].counts != counted]
 
     def empty_counters(self) -> dict[SpacePartition, int]:
@@ -82,7 +82,7 @@ class TableScan:
         }
 
     def expected_totals(self) -> dict[SpaceShard, Counter[Tag]]:
-        """Return the totals that the shards of each space should have: the sums of their counters."""
+        """Return the correct total for each space and shard: the sum of the counters of the partitions."""
         totals: defaultdict[SpaceShard, Counter[Tag]] = defaultdict(Counter)
         for (space, partition), stored in self.counters.items():
             totals[space, shard_of(partition)].update(stored.counts)
@@ -95,7 +95,7 @@ class TableScan:
         return self._undecodable + incomplete
 
     def orphaned_bodies(self) -> list[list[Item]]:
-        """Return the parts of each body that no record refers to, unless they belong to a damaged record."""
+        """Return the parts of each body that no record refers to. Omit the bodies of damaged records."""
         orphaned = [parts for body_id, parts in self._parts.items() if body_id not in self._bodies]
         damaged = set(self._undecodable)
         return [parts for parts in orphaned if owner_of(parts[0]) not in damaged]
@@ -175,7 +175,7 @@ async def _count_records(table: Table, partition: SpacePartition) -> Counter[Tag
 async def _repair_counter(
     table: Table, partition: SpacePartition, before: StoredCounter, wrong: Mapping[Tag, int]
 ) -> bool:
-    """Correct a counter, and its total by the same amounts. Return False if the counter has changed."""
+    """Add the numbers in `wrong` to a counter and its total. Return False if the counter has changed."""
     for n, deltas in enumerate(batched(list(wrong.items()), MAX_TAGS_PER_UPDATE)):
         transaction = Transaction(table)
         for tag, delta in deltas:
@@ -187,7 +187,7 @@ async def _repair_counter(
 
 
 async def _check_totals(table: Table, scan: TableScan, *, repair: bool) -> list[str]:
-    """Check that each total is the sum of its counters. If one is not, scan again to confirm the finding."""
+    """Check that each total is the sum of its counters. If a total is wrong, scan again to confirm it."""
     shards = [
         (space, shard) for space in {space for space, _ in scan.records} for shard in range(SHARD_COUNT)
     ]
@@ -221,7 +221,7 @@ def _wrong_totals(
 async def _repair_total(
     table: Table, shard: SpaceShard, before: StoredCounter, wrong: Mapping[Tag, int]
 ) -> None:
-    """Correct a total. If it has changed meanwhile, leave it unchanged until the next maintenance."""
+    """Correct a total, unless another client has changed it: then leave it to the next maintenance."""
     with suppress(ConditionFailed):
         for n, deltas in enumerate(batched(list(wrong.items()), MAX_TAGS_PER_UPDATE)):
             condition = revision_condition(before.revision + n)

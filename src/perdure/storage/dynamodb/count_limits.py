@@ -2,8 +2,8 @@
 
 A condition in DynamoDB cannot add numbers, so the limit of a guard with several tags is split into one limit
 for each tag, according to the last known counts. The tag limits never add up to more than the guard's limit.
-One of them may be too low for a commit that the guard should admit. The failed condition then returns the
-stored counts, and the next attempt splits the limit according to these.
+A tag limit may be too low for a commit that the guard should admit. The failed condition then returns the
+stored counts, and the next attempt splits the guard's limit according to those counts.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Guards:
     async def purge_or_refuse(self, pending: PendingCommit) -> Refused | None:
         """Purge expired records to make room for a commit, or refuse the commit if that is not possible.
 
-        Return None if the commit can be tried again.
+        Return None if the commit can be tried again, and Refused otherwise.
         """
         guard, scope = pending.guard, guarded_partition(pending)
         if guard is None or scope is None or pending.refusing_counter is None or fits_limit([pending]):
@@ -111,7 +111,7 @@ def guarded_partition(pending: PendingCommit) -> SpacePartition | None:
 
 
 def fits_limit(pendings: Sequence[PendingCommit]) -> bool:
-    """Return whether the guard that these commits share admits all of them, given the stored counts."""
+    """Return whether the guard that these commits share admits them together, given the stored counts."""
     guard, stored = pendings[0].guard, pendings[0].refusing_counter
     if guard is None or stored is None:
         return True

@@ -27,7 +27,7 @@ ReadItems: TypeAlias = Callable[[list[Key]], Awaitable[Mapping[Key, Item]]]
 
 _COUNT_PREFIX = "count:"
 MAX_READ_ATTEMPTS = 20
-"""Maximum number of attempts to read a counter that other clients change."""
+"""Maximum number of attempts to read a counter that other clients keep changing."""
 
 
 class StoredCounter(NamedTuple):
@@ -52,7 +52,7 @@ def decode_counter(item: Item | None) -> StoredCounter:
 def subtract_expired(counts: Mapping[Tag, int], expired: Iterable[Tag]) -> dict[Tag, int]:
     """Return the number of live records with each tag: the count minus the number of expired records.
 
-    Omit tags without live records. If an index lags, there can be more expired records than the count.
+    Omit tags without live records. If an index lags, the number of expired records can exceed the count.
     """
     subtracted = Counter(expired)
     return {tag: count - subtracted[tag] for tag, count in counts.items() if count > subtracted[tag]}
@@ -107,7 +107,7 @@ async def find_expired(table: Table, space: Space, partition: str, until: Micros
 
 
 def counter_update(deltas: Mapping[Tag, int], *, expiry: bool = False) -> dict[str, Any]:
-    """Return an update that adds these deltas to a counter and, with `expiry`, increases `expiries`."""
+    """Return an update that adds `deltas` to a counter, and increases `expiries` if `expiry` is true."""
     names = {"#revision": "revision", "#records": "records"}
     values = {":one": {"N": "1"}, ":records": {"N": str(sum(deltas.values()))}}
     parts = ["#revision :one", "#records :records"]
@@ -124,7 +124,7 @@ def counter_update(deltas: Mapping[Tag, int], *, expiry: bool = False) -> dict[s
 
 
 def limit_condition(limits: Mapping[Tag, int]) -> dict[str, Any]:
-    """Return the condition that no count of a counter exceeds the limit for its tag."""
+    """Return a condition that requires each count of a counter to be within the limit for its tag."""
     names, values, parts = dict[str, str](), dict[str, dict[str, str]](), list[str]()
     for n, (tag, limit) in enumerate(limits.items()):
         names[f"#b{n}"], values[f":b{n}"] = f"{_COUNT_PREFIX}{tag}", {"N": str(limit)}
@@ -138,7 +138,7 @@ def limit_condition(limits: Mapping[Tag, int]) -> dict[str, Any]:
 
 
 def revision_condition(revision: int) -> dict[str, Any]:
-    """Return the condition that a counter still has this revision or, for revision 0, does not exist."""
+    """Return a condition that requires a counter to have `revision`, or to be absent if `revision` is 0."""
     if not revision:
         return {"ConditionExpression": "attribute_not_exists(pk)"}
     return {
@@ -149,7 +149,7 @@ def revision_condition(revision: int) -> dict[str, Any]:
 
 
 def empty_condition(revision: int) -> dict[str, Any]:
-    """Return the condition that a counter still has this revision and is empty."""
+    """Return a condition that requires a counter to be empty and to have this revision."""
     return {
         "ConditionExpression": "#revision = :revision AND #records = :none",
         "ExpressionAttributeNames": {"#revision": "revision", "#records": "records"},

@@ -1,7 +1,7 @@
 """The DynamoDB engine, which stores all records in one table. Any number of processes can share the table.
 
 Reads within a partition return the newest records. Reads across partitions use global indexes and may be
-`lag` seconds out of date. Commits are in `writer`, reads in `reader` and `global_index`.
+`lag` seconds out of date. `writer` implements commits; `reader` and `global_index` implement reads.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .table_setup import check_table, create_table
 from .writer import Writer
 
 POLL_SECONDS = 1.0
-"""Seconds between two wake-ups of all watches. DynamoDB does not notify clients of commits."""
+"""Seconds between wake-ups of all watches, which are needed because DynamoDB sends no notifications."""
 
 
 async def open_engine(url: str) -> DynamoEngine:

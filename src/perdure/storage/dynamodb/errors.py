@@ -1,4 +1,4 @@
-"""Translates AWS errors into storage errors, by their codes and types, not their messages.
+"""Translates AWS errors into storage errors, based on error codes and types, not on messages.
 
 Three questions are answered here. Did the server reject the request, so that nothing was done? Was the
 response lost, so that the outcome is unknown? Can the same request succeed later?
@@ -122,7 +122,7 @@ def is_access_denied(error: DriverFailure) -> bool:
 
 
 def as_storage_error(error: DriverFailure, name: str, *, writes: bool, maybe_applied: bool) -> StorageError:
-    """Return the storage error that corresponds to a driver error. The caller sets its cause.
+    """Return the storage error that corresponds to a driver error. The caller sets the `__cause__`.
 
     `maybe_applied` is true if this attempt to write, or an earlier one, may have been applied.
     """
@@ -147,7 +147,7 @@ def _classify(error: DriverFailure, *, writes: bool) -> tuple[type[StorageError]
 
 
 def _codes_of(error: DriverFailure) -> set[str]:
-    """Return DynamoDB's error code, or the codes of all items of a cancelled transaction."""
+    """Return DynamoDB's error code or, for a cancelled transaction, the reason codes of all its items."""
     code = error_code(error)
     return {reason.get("Code", "") for reason in cancellation_reasons(error)} if code == _CANCELED else {code}
 

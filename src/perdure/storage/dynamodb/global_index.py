@@ -1,4 +1,4 @@
-"""Reads and purges across all partitions, by merging the shards of a global index.
+"""Reads and purges records across all partitions, by merging the shards of a global index.
 
 The global indexes lag behind the table. Therefore the records that they list are read from the table, and a
 record whose sort key has changed is skipped.
@@ -38,10 +38,10 @@ from .table_setup import ALL_EXPIRY, ALL_LISTING, ALL_LISTING_OF_TAG, ALL_TIMERS
 MIN_READ_SIZE = 8
 """Minimum number of entries in the first read from a shard. Each further read is twice as large."""
 SCAN_SIZE = 1000
-"""Number of entries to take from a scan at a time, if all of its entries are needed."""
+"""Number of entries to take from a scan at a time when all entries are needed."""
 
 _Bound: TypeAlias = tuple[str, dict[str, str]]
-"""A sort key and an operator, such as `place <`, and the value to compare the key with."""
+"""The name of a sort key with an operator, such as `place <`, and the value to compare the key with."""
 
 
 class IndexEntry(NamedTuple):
@@ -116,7 +116,7 @@ def _sort_key_of(value: Mapping[str, str]) -> str:
 
 
 class GlobalIndexes:
-    """Reads and purges all partitions. Calls `on_commit` with the addresses of purged records."""
+    """Reads and purges records of all partitions. Passes the addresses of purged records to `on_commit`."""
 
     def __init__(self, table: Table, reader: Reader, on_commit: Callable[[Iterable[Address]], None]) -> None:
         self._table = table

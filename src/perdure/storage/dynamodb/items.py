@@ -9,7 +9,7 @@
 
 Spaces are percent-encoded, so that different names have different keys. A sort key (attributes `place`,
 `tagged_place` and `timer_place`) is a string that sorts like the tuple of its parts: numbers have a fixed
-width, and NUL, which no name contains, sorts before any character. Stored data depends on this whole module.
+width, and NUL, which no name contains, sorts before any character. Stored data depends on all of this module.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FORMAT_KEY = Key("format", "format")
 MAX_INLINE_BODY_BYTES = 380_000
 """Maximum size of a body, or of a body part, in one item. DynamoDB limits the whole item to 400 KB."""
 TIMER_SHARD_COUNT = 8
-"""Number of timer index shards for each lane. Each accepts 1,000 writes a second; `due` queries all."""
+"""Number of timer index shards per lane. Each accepts 1,000 writes a second; `due` queries all shards."""
 TTL_DELAY: Micros = 7 * 86_400_000_000
 """Microseconds between the expiry of a record and the time when DynamoDB itself may delete its items."""
 
@@ -70,7 +70,7 @@ class StoredState(NamedTuple):
 
 
 class ExpiredRecord(NamedTuple):
-    """The fields of an expired record that are needed to delete it. The expiry indexes contain them."""
+    """The fields that are needed to delete an expired record. The expiry indexes contain these fields."""
 
     expires_at: Micros
     address: Address
@@ -148,7 +148,7 @@ def expiry_shard(shard: int) -> str:
 
 
 def encode_record(record: Record, body: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[str, str]]:
-    """Return the item of a record. `body` contains the body, or attributes that refer to its parts."""
+    """Return the item that stores a record. `body` has the body, or attributes that refer to its parts."""
     shard = shard_of(record.partition)
     position = record.position
     item: dict[str, Mapping[str, str]] = {
@@ -175,7 +175,7 @@ def encode_record(record: Record, body: Mapping[str, Mapping[str, str]]) -> dict
 
 
 def encode_body_part(key: Key, text: str, record: Record) -> dict[str, Mapping[str, str]]:
-    """Return the item of a body part. It contains the record's key, so that orphaned parts can be found."""
+    """Return the item that stores a body part, with the record's key, so that orphaned parts can be found."""
     parent = record_key(record.address)
     return {
         **key.item,
@@ -188,7 +188,7 @@ def encode_body_part(key: Key, text: str, record: Record) -> dict[str, Mapping[s
 
 
 def _ttl_attribute(record: Record) -> dict[str, Mapping[str, str]]:
-    """Return the attribute with the Unix time after which DynamoDB may delete the item, if it can expire."""
+    """Return the attribute with the time after which DynamoDB may delete the item, if the record expires."""
     if record.expires_at is None:
         return {}
     return {"removed_after": {"N": str((record.expires_at + TTL_DELAY) // 1_000_000)}}
@@ -214,7 +214,7 @@ def decode_record(item: Item, body: str) -> Record | Damaged:
 
 
 def decode_state(item: Item | None) -> StoredState | None:
-    """Return the state of a stored record; raise StorageCorrupt if it is damaged."""
+    """Return the state of a stored record, if there is one. Raise StorageCorrupt if the record is damaged."""
     if not item:
         return None
     try:
@@ -257,7 +257,7 @@ def _damaged(item: Item, error: KeyError | ValueError) -> Damaged:
 
 
 def owner_of(item: Item) -> Key:
-    """Return the key of the record that an item belongs to: its own key, unless it is a body part."""
+    """Return the key of the record that a body part belongs to, or the item's own key if it is not a part."""
     if "record_pk" in item:
         return Key(item["record_pk"]["S"], item["record_sk"]["S"])
     return item_key(item)

@@ -57,7 +57,7 @@ def parse_url(url: str) -> Location:
     table = unquote(parts.netloc)
     is_valid = url.startswith("dynamodb://") and _TABLE.fullmatch(table)
     if not is_valid or parts.path.strip("/") or parts.fragment:
-        raise CannotOpen("dynamodb://...", "the URL has no valid table name", _URL_HELP)
+        raise CannotOpen("dynamodb://...", "the URL does not contain a valid table name", _URL_HELP)
     shown = f"dynamodb://{table}"
     options = parse_options(parts.query, Options, shown, _OPTIONS_HELP)
     if "@" in (options.endpoint_url or ""):

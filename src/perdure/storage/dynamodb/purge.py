@@ -15,7 +15,7 @@ from .table_client import Table
 from .transaction import Transaction
 
 MAX_PURGED_PER_TRANSACTION = 30
-"""Maximum number of records purged in a transaction of 100 items. Each may change a counter and a total."""
+"""Maximum number of records to purge in one transaction. Each record may need 3 of the 100 items."""
 MAX_ATTEMPTS = 20
 """Maximum number of attempts to purge a batch of records that other clients keep changing."""
 
@@ -25,7 +25,7 @@ async def purge_expired(
 ) -> AsyncGenerator[Sequence[ExpiredRecord]]:
     """Delete these records if they are still expired. Yield the records that each transaction deleted.
 
-    `expired` may contain a record twice, because an index can list it twice while its expiry changes.
+    `expired` may contain a record twice, because an index can list a record twice while its expiry changes.
     """
     unique = {each.address: each for each in expired}.values()
     neighbours = sorted(unique, key=lambda each: (shard_of(each.address.partition), each.address))
@@ -45,7 +45,7 @@ async def delete_body_parts(table: Table, keys: Sequence[Key]) -> None:
 async def _purge_batch(
     table: Table, expired: Sequence[ExpiredRecord], until: Micros
 ) -> Sequence[ExpiredRecord]:
-    """Delete records in one transaction, and return them. If some no longer qualify, retry without them."""
+    """Delete records in one transaction and return them. Omit records that are no longer expired."""
     left = dict(enumerate(expired))
 
     def on_failure(index: int, item: Item | None) -> None:

@@ -76,8 +76,8 @@ class Reader:
     ) -> None:
         """Add the records with these keys to a page until it is full. Skip those whose sort key has changed.
 
-        The first read has up to 100 records. Each further read has as many as are expected to fit, but at
-        least 100. Split bodies are read only if they are needed.
+        The first read fetches up to 100 records. Each further read fetches as many records as are expected to
+        fit on the page, but at least 100. Split bodies are read only if they are needed.
         """
         left = list(sort_keys)
         size = MAX_BATCH_GET
@@ -99,7 +99,7 @@ class Reader:
     async def records(
         self, keys: Iterable[Key], now: Micros, items: Mapping[Key, Item] | None = None
     ) -> dict[Key, Record | Damaged]:
-        """Return the newest live records with these keys. Pass their `items` if they were just read.
+        """Return the newest live records with these keys. Pass the records' `items` if they were just read.
 
         The bodies of expired records are not read: DynamoDB may already have deleted some parts.
         """
@@ -169,7 +169,7 @@ class Reader:
 
 
 def _portions(keys: Iterable[Key], items: Mapping[Key, Item]) -> Iterator[list[Key]]:
-    """Yield these keys in portions whose bodies together are about as large as a full page."""
+    """Yield the keys in groups. The bodies of a group's records fill about one page."""
     portion: list[Key] = []
     size = 0
     for key in keys:
@@ -217,7 +217,7 @@ def _page_query(request: PageRequest, partition: str) -> Parameters:
 
 
 def _is_current(record: Record, listed: str, request: PageRequest) -> bool:
-    """Return whether a record still has the sort key in the index, and is not the one at `request.after`."""
+    """Return whether the record's sort key is still `listed` and its position is not `request.after`."""
     position = record.position
     current = sort_key(position) if request.tag is None else tag_sort_key(record.tag, position)
     return current == listed and position != request.after

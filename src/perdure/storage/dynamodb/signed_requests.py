@@ -1,4 +1,4 @@
-"""Sends requests to DynamoDB. They are signed here, because the driver, aiobotocore, signs much more slowly.
+"""Signs requests and sends them to DynamoDB. The driver, aiobotocore, would sign them much more slowly.
 
 The driver sends the first request of each operation. The URL, headers and signature scope of that request
 become the signing context of later requests, which are encoded, signed and decoded here. The driver's own
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 MAX_UNSTREAMED_BYTES = 2**20
 """Maximum size of a request body that is sent in one piece. The HTTP library warns about larger ones."""
 TOTAL_TIMEOUT_FACTOR = 4
-"""Maximum duration of a whole request, as a multiple of the driver's timeout for each of its steps."""
+"""Maximum duration of a whole request, as a multiple of the driver's timeout for a single step."""
 _JSON = "application/x-amz-json-1.0"
 _SHARED_HEADERS = {"amz-sdk-request", "content-type", "user-agent", "x-amz-target"}
 """Headers that are the same in all requests of an operation."""
@@ -55,7 +55,7 @@ _AUTHORIZATION = re.compile(
 
 
 class FrozenCredentials(Protocol):
-    """A copy of AWS credentials, which does not change when they are renewed."""
+    """A copy of AWS credentials that does not change when the credentials are renewed."""
 
     @property
     def access_key(self) -> str: ...
@@ -77,7 +77,7 @@ class SigningContext:
     def __init__(
         self, url: str, same: Mapping[str, str], keys: FrozenCredentials, scope: str, signed: str
     ) -> None:
-        """`same` are shared headers, `scope` is region and service, `signed` are signed header names."""
+        """Take shared headers (`same`), region and service (`scope`), and signed header names (`signed`)."""
         self.url = url
         self.keys = keys
         self._same = dict(same)
@@ -97,7 +97,7 @@ class SigningContext:
         return self._same["x-amz-target"].rpartition(".")[2]
 
     def headers(self, body: bytes, stamp: str) -> dict[str, str]:
-        """Return the headers, including the signature, for a request at a time such as 20261116T060647Z."""
+        """Return the headers and signature of a request. `stamp` is its time, such as 20261116T060647Z."""
         day = stamp[:8]
         if day != self._day:
             self._day, self._key = day, self._key_of(day)
@@ -130,7 +130,7 @@ def _canonical_lines(headers: Mapping[str, str], names: str) -> str:
 
 
 def signing_context_from(request: AWSPreparedRequest, keys: FrozenCredentials) -> SigningContext | None:
-    """Return the context of a request that the driver signed, or None if it gives another signature."""
+    """Return a context that reproduces the driver's signature of `request`, or None if that is impossible."""
     given = cast("Any", request)
     headers = {name.lower(): _text(value) for name, value in given.headers.items()}
     found = _AUTHORIZATION.fullmatch(headers.get("authorization", ""))
@@ -154,7 +154,7 @@ def _text(value: str | bytes) -> str:
 
 
 class ObservedHttpSession(AIOHTTPSession):
-    """The driver's HTTP session, which passes each of the driver's requests to `Sender.observe` first."""
+    """An HTTP session that passes each of the driver's requests to `Sender.observe` before sending it."""
 
     sender: Sender
 
@@ -168,7 +168,7 @@ class ObservedHttpSession(AIOHTTPSession):
         return await self.forward(request)
 
     async def forward(self, request: AWSPreparedRequest) -> Any:  # noqa: ANN401
-        """Send a request and check the checksum of the response. Without its retries, the driver does not.
+        """Send a request and verify the response's checksum, as the driver does if its retries are enabled.
 
         A large request is sent in chunks, so that it does not block the event loop.
         """
@@ -182,7 +182,7 @@ class ObservedHttpSession(AIOHTTPSession):
             raise ReadTimeoutError(endpoint_url=given.url, error=error) from error
         checksum = response.headers.get("x-amz-crc32")
         if checksum is not None and checksum != str(crc32(await response.content)):
-            raise ResponseParserError("checksum mismatch in the response")
+            raise ResponseParserError("the response does not match its checksum")
         return response
 
 
@@ -209,7 +209,7 @@ class Sender:
     async def send(self, operation: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Send a request like the client's method `operation`. Return the response without ResponseMetadata.
 
-        Raise the same errors as the client. Binary values can be sent, but may be returned in base64.
+        Raise the same errors as the client. Binary values can be sent, but may be returned as base64 text.
         """
         name: str = self._db.meta.method_to_api_mapping[operation]
         context = self._contexts.get(name)

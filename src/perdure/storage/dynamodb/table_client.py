@@ -67,7 +67,7 @@ _MAX_BACKOFF = 1.0
 
 @cache
 def _service_models() -> Loader:
-    """Return a loader of the driver's service models, shared so that they are not loaded for each client."""
+    """Return the loader of the driver's service models. All clients share it, to load each model once."""
     return Loader()
 
 
@@ -132,7 +132,7 @@ class Table:
     # Reading
 
     async def get(self, keys: Iterable[Key], projection: Parameters = ALL_ATTRIBUTES) -> dict[Key, Item]:
-        """Return the newest versions of the items with these distinct keys. Omit items that do not exist."""
+        """Return the newest versions of the items with these keys (no duplicates). Omit missing items."""
         found: dict[Key, Item] = {}
         for batch in batched(list(keys), MAX_BATCH_GET):
             remaining: Parameters = {
@@ -188,7 +188,7 @@ class Table:
     async def transact(self, writes: Sequence[Write], *, is_shared: bool = False) -> None:
         """Write all items or none. DynamoDB recognizes a retry by its token and applies the write only once.
 
-        With `is_shared`, raise Contended instead of retrying after conflicts or throttling on some items.
+        If `is_shared` is true, raise Contended after conflicts or throttling on some items, without a retry.
         """
         items = [{action: {"TableName": self.name, **parameters}} for action, parameters in writes]
         request = {"TransactItems": items, "ClientRequestToken": str(uuid4())}
@@ -239,5 +239,5 @@ class Table:
 
 
 async def backoff(attempts: int) -> None:
-    """Sleep for a random time, longer after more attempts, so that clients do not retry simultaneously."""
+    """Sleep for a random time that increases with `attempts`, so that clients do not retry simultaneously."""
     await asyncio.sleep(uniform(0, min(_MAX_BACKOFF, _MIN_BACKOFF * 2**attempts)))

@@ -68,7 +68,7 @@ def _types(table: Parameters) -> dict[str, str]:
 
 
 def _indexes(table: Parameters) -> dict[str, tuple[object, ...]]:
-    """Return the kind, the keys and the projected attributes of each index, by its name."""
+    """Map the name of each index to its kind, its keys and its projected attributes."""
     return {
         index["IndexName"]: (
             kind,
@@ -116,7 +116,7 @@ async def create_table(table: Table) -> None:
 async def _create_and_wait(table: Table) -> Parameters:
     """Create the table if it does not exist, and return its description when it is active.
 
-    If the table is being deleted, wait for that, and then create it again.
+    If the table is being deleted, wait until it no longer exists, and then create it again.
     """
     until = asyncio.get_running_loop().time() + MAX_CREATE_SECONDS
     while True:
@@ -130,7 +130,7 @@ async def _create_and_wait(table: Table) -> Parameters:
         if asyncio.get_running_loop().time() >= until:
             status = "missing" if stored is None else stored["TableStatus"]
             reason = f"the table is still {status} after {MAX_CREATE_SECONDS:.0f} seconds"
-            raise CannotOpen(table.location.display_name, reason, "check its status in the AWS console")
+            raise CannotOpen(table.location.display_name, reason, "check the table status in the AWS console")
         await asyncio.sleep(POLL_SECONDS)
 
 
@@ -145,7 +145,7 @@ def _is_active(stored: Parameters) -> bool:
 
 
 def _check_shape(table: Table, stored: Parameters) -> None:
-    """Raise ForeignStorage unless the table has the expected keys and indexes. It may have other indexes."""
+    """Raise ForeignStorage unless the table has the expected keys and indexes. Other indexes are allowed."""
     expected = table_definition()
     is_same = (
         stored["KeySchema"] == expected["KeySchema"]
@@ -154,7 +154,7 @@ def _check_shape(table: Table, stored: Parameters) -> None:
     )
     if not is_same:
         reason = "the keys or indexes are not those of a perdure table"
-        raise ForeignStorage(table.location.display_name, reason, "use another table name")
+        raise ForeignStorage(table.location.display_name, reason, "change the table name in the URL")
 
 
 async def _check_format(table: Table) -> None:
@@ -170,7 +170,7 @@ async def _check_format(table: Table) -> None:
         found = await _format(table)  # another process may have stored it first
     if found is None or found < FORMAT_VERSION:
         reason = "the table has the format of an earlier development version of perdure"
-        raise CannotOpen(table.location.display_name, reason, "use another table name, or delete the table")
+        raise CannotOpen(table.location.display_name, reason, "change the table name, or delete the table")
     if found > FORMAT_VERSION:
         reason = f"its format is {found}, but this version of perdure supports only {FORMAT_VERSION}"
         raise NewerSchema(table.location.display_name, reason, "upgrade perdure")
@@ -202,7 +202,7 @@ async def _admin_request(
 
 
 def _open_error(table: Table, error: DriverFailure) -> CannotOpen | None:
-    """Return an error with a remedy, or None if no remedy is known."""
+    """Return an error that explains how to solve the problem, or None if no solution is known."""
     name = table.location.display_name
     if is_bad_credentials(error):
         remedy = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or profile_name, or attach an IAM role"

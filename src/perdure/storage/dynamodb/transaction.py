@@ -62,11 +62,11 @@ from .items import (
 from .table_client import RETURN_EXISTING_ITEM, ConditionFailed, Parameters, Table, Write
 
 OnConditionFailed: TypeAlias = Callable[[Item | None], None]
-"""A function that is called with the stored item, or None, if the condition on the item failed."""
+"""A callback for a failed condition. Its argument is the stored item, or None if there is no item."""
 
 _NOT_EXPIRED = "(attribute_not_exists(expires_at) OR expires_at > :now)"
 CLOCK_SKEW_MARGIN: Micros = 60_000_000
-"""Maximum time, in microseconds, by which the clocks of other clients are assumed to be ahead."""
+"""Maximum time, in microseconds, by which other clients' clocks are assumed to be ahead of this one."""
 
 
 class Transaction:
@@ -108,7 +108,7 @@ class Transaction:
         self._expiries.add((address.space, address.partition))
 
     def note_near_expiry(self, record: Record, now: Micros) -> None:
-        """Increase `expiries` if a client whose clock is ahead may already treat the record as expired."""
+        """Increase `expiries` if a client whose clock is fast may already treat the record as expired."""
         if record.expires_at is not None and record.expires_at <= now + CLOCK_SKEW_MARGIN:
             self._expiries.add((record.space, record.partition))
 
@@ -125,7 +125,7 @@ class Transaction:
     async def commit(self, *, is_shared: bool = False) -> bool:
         """Write the items. If a condition fails, pass the stored items to the callbacks and return False.
 
-        With `is_shared`, raise Contended if conflicts or throttling on some items prevented the write.
+        If `is_shared` is true, raise Contended if conflicts or throttling on some items prevented the write.
         """
         self._add_counters()
         try:
@@ -141,7 +141,7 @@ class Transaction:
         return True
 
     def named_by(self, reasons: Sequence[CancellationReason]) -> set[Key]:
-        """Return the keys of the items that caused a cancellation; for a body part, that of its record."""
+        """Return the keys of the items that caused a cancellation. For a body part, use its record's key."""
         return {
             owner_of(_key_or_item(write))
             for write, reason in zip(self._writes, reasons, strict=False)
@@ -206,9 +206,9 @@ def _key_or_item(write: Write) -> Item:
 
 
 def record_condition(stored: StoredState | None, now: Micros) -> dict[str, Any]:
-    """Return the condition that exactly this state is stored or, if it is None, that no record is stored.
+    """Return a condition that requires the record to match `stored`, or to be absent if `stored` is None.
 
-    If this state is live at `now`, the stored record must be live; otherwise it must have expired.
+    A matching record must also be live if `stored` is live at `now`, and expired if `stored` has expired.
     """
     if stored is None:
         return {"ConditionExpression": "attribute_not_exists(pk)"}
@@ -231,7 +231,7 @@ def record_condition(stored: StoredState | None, now: Micros) -> dict[str, Any]:
 
 
 def _body_condition(body_id: str | None, values: dict[str, dict[str, str]]) -> str:
-    """Return the condition that a record has this split body, or no split body. Add the id to `values`."""
+    """Return a condition that requires `body_id`, or no split body if it is None. Add the id to `values`."""
     if body_id is None:
         return "attribute_not_exists(body_id)"
     values[":body_id"] = {"S": body_id}
@@ -247,11 +247,11 @@ class PendingCommit:
         self.now = now
         self.attempts = 0
         self.contended = 0
-        """The number of times that a transaction was cancelled because all of its commits had conflicts."""
+        """How often a transaction with this commit was cancelled because all of its commits had conflicts."""
         self.refusing_counter: StoredCounter | None = None
-        """The counter that was stored when the guard's condition failed. None if it did not fail."""
+        """The counter as stored when the guard's condition failed, or None if the condition did not fail."""
         self.stored = [_expected_state(change) for change in changes]
-        """For each change, the state that is expected at its address or, after a failure, was found there."""
+        """For each change, the expected state at its address or, after a failed attempt, the stored state."""
 
     @property
     def partition(self) -> str:
@@ -294,7 +294,7 @@ class PendingCommit:
         return accepted_results(self.results()) or ()
 
     def result_without_write(self) -> Committed | Refused | None:
-        """Return the result if nothing is to be written: a change is refused, or all records are kept."""
+        """Return the result if a change is refused or all records are kept, or None if a write is needed."""
         results = self.results()
         kept = accepted_results(results)
         if kept is None:
@@ -302,7 +302,7 @@ class PendingCommit:
         return Committed(kept) if all(isinstance(result, Kept) for result in kept) else None
 
     def guard_delta(self, guard: Guard | None) -> int:
-        """Return the number that this commit adds to the count that a guard limits."""
+        """Return the number that this commit adds to the count that `guard` limits."""
         return 0 if guard is None else guard_delta(guard, self.changes, self.accepted_results(), self.now)
 
     def add_to(self, transaction: Transaction) -> None:
@@ -338,7 +338,7 @@ class PendingCommit:
 
 
 def _expected_state(change: Change) -> StoredState | None:
-    """Return the state that the writer expects. Its expiry is not set: DynamoDB checks the stored expiry."""
+    """Return the state that the writer expects, without an expiry: DynamoDB checks the stored expiry."""
     before = record_before(change)
     if before is None:
         return None

@@ -2,7 +2,7 @@
 
 Each commit belongs to one of several queues. A queue writes one transaction at a time, so commits of one
 process to the same partition never conflict. Commits that arrive meanwhile share the next transaction.
-If a transaction is refused, each of its commits is decided again with the stored state: it is refused, or
+If a transaction is refused, each of its commits is compared with the stored state, and is either refused or
 tried again. If a transaction is cancelled by conflicts on some of its items, the commits that do not use
 these items are written without the others: conflicts in one partition never make commits to another fail.
 """
@@ -25,9 +25,9 @@ from .table_client import STATE_PROJECTION, ConditionFailed, Contended, Table, b
 from .transaction import PendingCommit, Transaction, record_condition
 
 QUEUE_COUNT = 16
-"""Number of queues and of concurrent transactions. With more queues, fewer commits share a transaction."""
+"""Number of queues and concurrent transactions. With more queues, fewer commits share a transaction."""
 MAX_TRANSACTION_ITEMS = 100
-"""DynamoDB's limit on the items in a transaction. It is also the maximum total weight of its commits."""
+"""DynamoDB's limit on the items in a transaction, and the maximum total weight of the commits in it."""
 BYTES_PER_WEIGHT = 40_000
 """Bytes that count as a weight of 1: a hundredth of the 4 MB that DynamoDB allows in a transaction."""
 MAX_ITEM_OVERHEAD_BYTES = 4_000
@@ -36,14 +36,14 @@ MAX_ATTEMPTS = 20
 """Maximum number of attempts to write a commit whose records other clients keep changing."""
 
 _BATCH_ERRORS = (OutcomeUnknown, StorageBusy, StorageUnavailable)
-"""Errors that all commits of a transaction raise. After other errors, each commit is tried alone."""
+"""Errors that all commits of a transaction raise. After any other error, each commit is tried alone."""
 
 _Result: TypeAlias = Committed | Refused | Exception
 _Group: TypeAlias = list[PendingCommit]
 
 
 class Writer:
-    """Writes commits, and passes their addresses to `on_commit`. Use it in one event loop only."""
+    """Writes commits. `on_commit` gets the addresses of changed records. Use it in one event loop only."""
 
     def __init__(self, table: Table, on_commit: Callable[[Iterable[Address]], None]) -> None:
         self._table = table
@@ -71,8 +71,8 @@ class Writer:
     async def _replace_single(self, pending: PendingCommit, change: Change) -> Committed | Refused | None:
         """Write a replace as a single item if it changes no counter. Return None if it needs a transaction.
 
-        A retry after a lost response may find the result of its own first attempt. It recognizes this by a
-        random token in the item.
+        A retry after a lost response may find that its own first attempt has succeeded. It recognizes this by
+        a random token in the item.
         """
         if not isinstance(change, Replace) or change.before.tag != change.after.tag:
             return None
@@ -145,9 +145,9 @@ class Writer:
         return _split_by_guard(again)
 
     async def _separate(self, batch: _Group, contended: set[Key]) -> list[_Group]:
-        """Return the groups in which these commits are tried again: first those without conflicts.
+        """Split the commits into groups to try again. The commits without conflicts come first.
 
-        If all have conflicts, they are tried again together and, after too many attempts, by partition.
+        If all commits have conflicts, keep them together; after too many attempts, split them by partition.
         """
         conflicting = [pending for pending in batch if not contended.isdisjoint(pending.keys())]
         others = [pending for pending in batch if pending not in conflicting]
@@ -165,7 +165,7 @@ class Writer:
         return list(partitions.values())
 
     async def _load_stored(self, group: Sequence[PendingCommit]) -> None:
-        """Read the stored state for commits that remove split bodies, because it identifies their parts."""
+        """Read the stored state for commits that remove split bodies, because it contains the bodies' ids."""
         for pending in group:
             if pending.removes_split_body:
                 keys = [record_key(address) for address in pending.addresses]

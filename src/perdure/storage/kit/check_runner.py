@@ -13,7 +13,7 @@
         async with my_engine() as subject:
             await check(subject)
 
-A check raises MissingCapability if the subject lacks a capability that it needs. `run` reports it as skipped.
+A check raises MissingCapability if its subject lacks a required capability. `run` then reports it as skipped.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Subject(msgspec.Struct):
     second_client: Opener | None = None
     """Opens another client of the same data while the first is open. The kit closes the new client."""
     advance_time: Callable[[Micros], Awaitable[None]] | None = None
-    """Advances the engine's own clock, if it has one, by this number of microseconds."""
+    """Advances the engine's own clock, if it has one, by the given number of microseconds."""
     catch_up: Callable[[], Awaitable[None]] | None = None
-    """Returns when calls across partitions see all commits. An engine without lag does not need this."""
+    """Waits until calls across partitions see all commits. An engine without lag does not need this."""
     url: str | None = None
     """The URL at which another process can open the same data."""
     damage: Callable[[Address], Awaitable[None]] | None = None
@@ -119,7 +119,7 @@ def expect(actual: object, expected: object, what: str) -> None:
 
 
 class Check(msgspec.Struct, frozen=True):
-    """A check of one promise, or a part of it. Its function raises ContractViolation if the engine fails."""
+    """A check of one promise, or part of one. `function` raises ContractViolation if the engine breaks it."""
 
     name: str
     promise: int
@@ -137,7 +137,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 CHECKS: list[Check] = []
-"""All checks, in the order of the promises. Importing `perdure.storage.kit` fills this list."""
+"""All checks, sorted by the number of the promise. Importing `perdure.storage.kit` fills this list."""
 
 
 def check(promise: int, *needs: Capability) -> Callable[[CheckFunction], CheckFunction]:

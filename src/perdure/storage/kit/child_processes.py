@@ -14,7 +14,7 @@ from .check_runner import ContractViolation, Subject
 from .sample_records import NOW, make_record
 
 MAX_ATTEMPTS = 20_000
-"""Maximum number of attempts of one writer: far more than it needs if the engine is correct."""
+"""Maximum number of attempts by one writer: far more than it needs if the engine is correct."""
 
 
 class ChildJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +27,7 @@ class ChildJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def contend(storage: Storage, rounds: int) -> list[int]:
-    """Compete with other writers to replace each version of a record. Return the versions replaced here."""
+    """Compete with other writers to replace a record, and return the versions that this writer replaced."""
     won: list[int] = []
     for _ in range(MAX_ATTEMPTS):
         record = await storage.get(make_record("contended").address, now=NOW)
@@ -50,7 +50,7 @@ async def start_child(subject: Subject, rounds: int) -> Process:
 
 
 async def contend_in_children(subject: Subject, rounds: int, count: int) -> list[list[int]]:
-    """Run `contend` in several processes at the same time. Return the versions that each has replaced."""
+    """Run `contend` in several processes at the same time. Return the versions that each process replaced."""
     processes = await asyncio.gather(*[start_child(subject, rounds) for _ in range(count)])
     try:
         for process in processes:

@@ -1,4 +1,4 @@
-"""Checks of `get` and `commit`: promises 1 to 7 of the storage contract."""
+"""Checks `get` and `commit`: promises 1 to 7 of the storage contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of concurrent writers: promises 8, 9 and 21 of the storage contract."""
+"""Checks the results of concurrent writers: promises 8, 9 and 21 of the storage contract."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .sample_records import NOW, PARTITION, SPACE, insert_each, make_record, rea
 WRITER_COUNT = 8
 ROUNDS = 100
 PROCESS_ROUNDS = 20
-"""The number of rounds for several processes. It is lower than ROUNDS, because processes take longer."""
+"""Number of rounds in checks with several processes. Lower than ROUNDS, because processes take longer."""
 
 
 def expect_one_winner_each(won: Sequence[Sequence[int]], rounds: int) -> None:
@@ -61,7 +61,7 @@ async def no_update_is_lost_between_interleaved_reads_and_writes(subject: Subjec
             await asyncio.sleep(0)  # let the others read the same version
             change = record.replace_with(body=str(int(record.body) + 1), tag="")
             done += isinstance(await storage.commit([change], now=NOW), Committed)
-        raise ContractViolation(f"a writer did not complete ten replaces in {MAX_ATTEMPTS} attempts")
+        raise ContractViolation(f"a writer did not replace a record ten times in {MAX_ATTEMPTS} attempts")
 
     await asyncio.gather(*[add_ten() for _ in range(WRITER_COUNT)])
     got = await storage.get(make_record("sum").address, now=NOW)

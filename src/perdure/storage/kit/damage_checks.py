@@ -1,4 +1,4 @@
-"""Checks of damaged records and their neighbours: promise 23 of the storage contract."""
+"""Checks how an engine handles damaged records and their neighbours: promise 23 of the storage contract."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Checks whether the history of one record is linearizable.
 
 A history is linearizable if each operation can be assigned one instant between its call and its return so
-that, in the order of these instants, the results are those of operations that do not overlap. The checker is
+that, in the order of these instants, the results are as if the operations had not overlapped. The checker is
 the algorithm of Wing and Gong with Lowe's cache of visited states. It is exponential in the worst case, but
 fast for histories in which few operations overlap.
 """
@@ -84,9 +84,9 @@ def is_linearizable(operations: Sequence[Operation], start: State = None) -> boo
 
 
 def _next_states(ordered: Sequence[Operation], pending: int, state: State) -> list[tuple[int, State]]:
-    """Return, for each operation that can come next, the operations still pending and the state after it.
+    """Return the pending operations and the state after each operation that can come next.
 
-    An operation can come next if it was called before any pending operation returned.
+    An operation can come next if no pending operation returned before it was called.
     """
     first_return = min(
         (returned for at in _bits(pending) if (returned := ordered[at].returned) is not None),

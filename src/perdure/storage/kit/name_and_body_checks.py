@@ -1,4 +1,4 @@
-"""Checks of names and bodies: promise 17 of the storage contract."""
+"""Checks unusual names and bodies: promise 17 of the storage contract."""
 
 from __future__ import annotations
 

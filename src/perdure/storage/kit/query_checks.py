@@ -1,4 +1,4 @@
-"""Checks of `page`, `due`, `counts` and `watch`: promises 10 to 13 and 18 of the storage contract."""
+"""Checks `page`, `due`, `counts` and `watch`: promises 10 to 13 and 18 of the storage contract."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def read_all_pages(
         if is_last_page(page, limit):
             return seen
         after = page[-1].position
-    raise ContractViolation(f"there was no last page among the first {MAX_PAGES} pages")
+    raise ContractViolation(f"the listing did not end within {MAX_PAGES} pages")
 
 
 async def expect_pages(

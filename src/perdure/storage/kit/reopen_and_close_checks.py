@@ -1,4 +1,4 @@
-"""Checks of reopening, several clients and closing: promises 18 and 20 to 22 of the storage contract."""
+"""Checks reopening, several clients and closing: promises 18 and 20 to 22 of the storage contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sample records, names and bodies that engines may handle wrongly, and helpers that checks share."""
+"""Sample records, names and bodies that engines may handle incorrectly, and helpers for the checks."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ class _Machine(RuleBasedStateMachine):
 
     @rule(until=_times)
     def purge(self, until: Micros) -> None:
-        """Purge, and compare the results unless a guard may already have purged some of the records."""
+        """Call `purge`. Compare the results unless a guard may already have purged some of the records."""
 
         async def purge(storage: Storage) -> list[tuple[str, ...]]:
             purged = await storage.purge(until=until, limit=1000)

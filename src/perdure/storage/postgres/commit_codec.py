@@ -53,7 +53,7 @@ class CommitReply(NamedTuple):
     """The reply of the server, in which numbers and booleans are strings.
 
     `written` and `guard_counts` have an element for each commit. The other fields have an element for each
-    change: the state of the record that was stored at its address.
+    change, and contain the state of the record that was stored at its address.
     """
 
     written: Sequence[str]

@@ -54,7 +54,7 @@ _LOCK_CONFLICTS = asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError
 
 
 async def open_engine(url: str) -> PostgresEngine:
-    """Connect to the server of a URL. Create or migrate the tables, unless the URL has `migrate=never`."""
+    """Connect to the server in a URL. Create or migrate the tables, unless the URL has `migrate=never`."""
     location = parse_url(url)
     return PostgresEngine(await open_pool(location, may_migrate=location.options.migrate == "auto"))
 
@@ -138,7 +138,7 @@ class PostgresEngine(Engine):
     async def _read(
         self, listing: str, values: Callable[[int], Sequence[object]], limit: int, now: Micros
     ) -> list[Record]:
-        """Run the SQL statement `listing` and return its records. `values(limit)` returns its arguments."""
+        """Run the SQL statement `listing` with the arguments `values(limit)`, and return the records."""
         try:
             rows = await self._pool.read(limit_bytes(listing, MAX_PAGE_BYTES), *values(limit))
             return [_record(row) for row in rows]
@@ -148,7 +148,7 @@ class PostgresEngine(Engine):
     async def _read_one_by_one(
         self, listing: str, values: Callable[[int], Sequence[object]], limit: int, now: Micros
     ) -> list[Record]:
-        """Read the records of a listing singly to skip damaged ones: a statement that reads one fails."""
+        """Read records one by one to skip damaged ones. A statement that reads a damaged record fails."""
         count, seen = limit, 0
         page = Page(limit)
         while True:
@@ -209,7 +209,7 @@ class PostgresEngine(Engine):
     async def _commit_per_partition(
         self, batch: Sequence[CommitCall], error: StorageBusy
     ) -> Sequence[Committed | Refused | Exception]:
-        """Repeat the commits separately for each partition. One locked partition made all of them fail."""
+        """Repeat a failed batch with one call per partition, because only one partition may be locked."""
         partitions: dict[str, list[int]] = {}
         for index, commit in enumerate(batch):
             partitions.setdefault(commit.partition, []).append(index)
@@ -277,7 +277,7 @@ class PostgresEngine(Engine):
 async def _maintain(pool: ConnectionPool, *, repair: bool) -> MaintenanceReport:
     """Compare all counters with the records, find damaged records, and update the planner's statistics.
 
-    With `repair`, also correct the counters and block all writes meanwhile. PostgreSQL frees space by itself.
+    With `repair`, also correct the counters, which blocks all writes. PostgreSQL frees space by itself.
     """
     schema = pool.location.quoted_schema
     async with pool.transaction() as session:

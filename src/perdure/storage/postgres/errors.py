@@ -37,7 +37,7 @@ DRIVER_ERRORS = (
 T = TypeVar("T")
 
 _CONNECTION_LOST_CODES = {"57P01", "57P02", "57P03", "57P05", "25P03", "40003"}
-"""Error codes, besides those of class 08, that the server sends when it closes a connection."""
+"""Error codes that mean a lost connection. All codes that start with 08 mean this too."""
 
 _ERRORS_BY_CODE: Mapping[str, tuple[type[StorageError], str]] = {
     "25006": (StorageReadOnly, "the server or the session is read-only"),

@@ -33,16 +33,16 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     pool: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 8
     """Maximum number of connections. While a watch is open, one more connection receives notifications."""
     pooler: Literal["transaction"] | None = None
-    """Must be `transaction` if the server is behind a pooler, such as PgBouncer, in transaction mode."""
+    """The mode of a pooler, such as PgBouncer, in front of the server. None if there is no pooler."""
     migrate: Literal["auto", "never"] = "auto"
-    """With `auto`, opening a storage creates or migrates the tables. With `never`, run `perdure migrate`."""
+    """Whether opening the storage creates or migrates the tables. If `never`, only `perdure migrate` does."""
     statement_timeout: _Seconds = 60.0
     """Maximum number of seconds that a statement can take before StorageBusy is raised. 0 means no limit."""
     lock_timeout: _Seconds = 30.0
     """Maximum number of seconds that a commit waits for other writes to its partition. 0 means no limit."""
     persistence: Literal["any", "required", "always"] = "required"
-    """`required` refuses a server with `fsync` off. `always` also refuses one with `full_page_writes` off.
-    `any` accepts every server."""
+    """How durable the server's writes must be. `required` refuses a server with `fsync` off, `always` also
+    refuses a server with `full_page_writes` off, and `any` accepts every server."""
 
 
 class Location(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,12 +116,12 @@ def _are_valid_hosts(hosts: Sequence[str]) -> bool:
 
 
 def _check_schema(display_name: str, schema: str) -> None:
-    """Refuse a schema name that PostgreSQL would truncate, or that has a special meaning for it."""
+    """Refuse a schema name that PostgreSQL would truncate, or that is reserved by PostgreSQL."""
     if not 1 <= len(schema.encode()) <= _MAX_IDENTIFIER_BYTES or "\0" in schema:
         reason = f"a schema name must be 1 to {_MAX_IDENTIFIER_BYTES} bytes long and must not contain NUL"
-        raise CannotOpen(display_name, reason, "use another schema")
+        raise CannotOpen(display_name, reason, "use another schema name")
     if schema == "$user" or schema.startswith("pg_") or schema == "information_schema":
-        raise CannotOpen(display_name, f"the schema {schema} is reserved by PostgreSQL", "use another schema")
+        raise CannotOpen(display_name, f"{schema!r} is reserved by PostgreSQL", "use another schema name")
 
 
 def _invalid_url_error(scheme: str) -> CannotOpen:

@@ -46,7 +46,7 @@ class ChangeListener(ABC):
         self._end: asyncio.TimerHandle | None = None
 
     def message(self, addresses: Sequence[Address] | None) -> str:
-        """Return the notification to send after changes at these addresses. None wakes all watches."""
+        """Return the notification to send after changes at `addresses`. None wakes all watches."""
         message = msgspec.json.encode((self._client, addresses))
         if len(message) > MAX_PAYLOAD_BYTES:
             return self.message(None)
@@ -127,7 +127,7 @@ class NotifyListener(ChangeListener):
 
 
 class PollingListener(ChangeListener):
-    """Polls a counter of changes, because LISTEN does not work through a pooler."""
+    """Polls a counter that increases with every change, because LISTEN does not work through a pooler."""
 
     async def _listen_once(self) -> None:
         sql = statement("change_counter", self._pool.location.quoted_schema)

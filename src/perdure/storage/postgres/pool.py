@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     Session: TypeAlias = asyncpg.pool.PoolConnectionProxy[asyncpg.Record]
 
 CONNECT_TIMEOUT = 10.0
-"""Maximum number of seconds that connecting to a host can take."""
+"""Maximum number of seconds for connecting to a host."""
 CLOSE_TIMEOUT = 5.0
 CLIENT_TIMEOUT_MARGIN = 10.0
-"""Seconds to wait after the server's own statement timeout before the connection is considered lost."""
+"""Additional seconds for which the client waits, so that the server's own statement timeout expires first."""
 FULL_SCAN_TIMEOUT = 86_400.0
-"""Maximum number of seconds that a statement can take if it scans whole tables."""
+"""Maximum number of seconds for a statement that scans whole tables."""
 _PLANNER_SETTINGS = {"enable_seqscan": "off", "enable_bitmapscan": "off", "enable_sort": "off", "jit": "off"}
 """Settings that make the query planner use indexes, even on a table without statistics.
 
@@ -94,7 +94,7 @@ class ConnectionPool:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Session]:
-        """Provide a session in a long transaction. If the pool is closed, cancel it after CLOSE_TIMEOUT."""
+        """Provide a session for a long transaction, which `close` cancels after CLOSE_TIMEOUT seconds."""
         async with self._acquire_tracked() as session:
             try:
                 async with self._cancel_after_close(), session.transaction():
@@ -134,7 +134,7 @@ class ConnectionPool:
 
     @asynccontextmanager
     async def _cancel_after_close(self) -> AsyncGenerator[None]:
-        """Cancel the work in this context, here and on the server, CLOSE_TIMEOUT seconds after a `close`."""
+        """Cancel the work in this context, also on the server, CLOSE_TIMEOUT seconds after `close` starts."""
         limit = asyncio.timeout(None)
         self._long_running.add(limit)
         try:
@@ -171,7 +171,7 @@ class ConnectionPool:
 async def _connect(location: Location, dsns: Sequence[str]) -> Connection:
     """Connect to the first host that is reachable and not a standby. Each host has its own timeout.
 
-    A pooler supports neither session settings nor prepared statements.
+    With a pooler, session settings and prepared statements are not supported and not used.
     """
     is_pooled = location.options.pooler is not None
     seconds = location.options.statement_timeout

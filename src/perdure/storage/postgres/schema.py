@@ -91,14 +91,14 @@ async def _inspect(location: Location, fetch: _Fetch) -> asyncpg.Record:
 
 
 async def _schema_version(location: Location, found: asyncpg.Record, fetch: _Fetch, newest: int) -> int:
-    """Return the version of the tables, or 0 if there are none. Raise an error if they cannot be used."""
+    """Return the schema version, or 0 if there are no tables. Raise an error if the tables cannot be used."""
     if not found["tables"]:
         return 0
     rows = await fetch(statement("version", location.quoted_schema)) if found["is_ours"] else []
     if not rows:
         names = ", ".join(found["tables"])
         reason = f"the schema contains tables of another application: {names}"
-        raise ForeignStorage(location.display_name, reason, "use another schema")
+        raise ForeignStorage(location.display_name, reason, "use another schema: add schema=NAME to the URL")
     version: int = rows[0]["version"]
     if version > newest:
         reason = f"its schema version is {version}, but this version of perdure supports up to {newest}"
@@ -130,9 +130,8 @@ def _check_persistence(location: Location, found: asyncpg.Record) -> None:
         log.warning("%s: %s; acknowledged writes can be lost", location.display_name, reason)
     elif found["full_page_writes"] != "on" and location.options.persistence == "always":
         reason = "a power cut can damage the server's data (full_page_writes is off)"
-        raise UnsafeServer(
-            location.display_name, reason, "set full_page_writes = on, or remove persistence=always"
-        )
+        remedy = "set full_page_writes = on, or remove persistence=always from the URL"
+        raise UnsafeServer(location.display_name, reason, remedy)
 
 
 # SQL
@@ -140,13 +139,13 @@ def _check_persistence(location: Location, found: asyncpg.Record) -> None:
 
 @cache
 def statement(name: str, schema: str) -> str:
-    """Return a statement for the tables of a schema. `schema` must already be quoted."""
+    """Return the SQL statement `name` for the tables in `schema`, which must already be quoted."""
     return (_PACKAGE / "sql" / f"{name}.sql").read_text(encoding="utf-8").replace("{schema}", schema)
 
 
 @cache
 def page_statement(schema: str, *, one_partition: bool, one_tag: bool, descending: bool) -> str:
-    """Return the statement that reads a page. `migrations/0001.sql` explains how it selects the index."""
+    """Return the statement that reads a page. `migrations/0001.sql` explains the choice of index."""
     order = '"order" + 0' if one_tag else '"order"'
     columns = [order, "key"] if one_partition else [order, "key", "partition"]
     scope = "space = $1 AND partition = $2" if one_partition else "space || '' = $1"

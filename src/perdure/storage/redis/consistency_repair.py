@@ -26,7 +26,7 @@ from .topology import Topology
 BATCH_SIZE = 100
 """Maximum number of records or entries in one script call. A larger batch would block the server."""
 MAX_RECORDS_PER_READ = 16
-"""Maximum number of records that are read at a time to find damaged ones. A record can have up to 2 MiB."""
+"""Maximum number of records to read at a time when searching for damage. A record can be up to 2 MiB."""
 INDEX_NAMES = {
     b"o": "the listing of their partition",
     b"g": "the listing by tag of their partition",
@@ -37,9 +37,9 @@ INDEX_NAMES = {
     b"T": "the timer index",
     b"X": "the expiry index",
 }
-"""Maps the letter of each kind of index to its description, in the order that the scripts expect."""
+"""Maps the letter of each index kind to a description of the index, in the order that the scripts expect."""
 _PREFIXED_KINDS = b"geGET"
-"""The letters of the kinds of index whose entries start with a tag or a lane."""
+"""The letters of the index kinds in which each entry starts with a tag or a lane."""
 
 
 class _ParsedKey(NamedTuple):
@@ -52,13 +52,13 @@ class _ParsedKey(NamedTuple):
 
     @property
     def address(self) -> Address:
-        """The address of the record with this key. Only a key of kind `R` is the key of a record."""
+        """The address of the record that is stored under this key. Use it only if `kind` is `R`."""
         space, partition, key = self.names
         return Address(Space(space), partition, key)
 
 
 async def maintain(topology: Topology, router: Router, keys: Keys, *, repair: bool) -> MaintenanceReport:
-    """Compare the records with the indexes on all nodes. With `repair`, correct the indexes."""
+    """Compare the records with the indexes on all nodes. If `repair` is true, correct the indexes."""
     missing: Counter[bytes] = Counter()
     stale: Counter[bytes] = Counter()
     damaged: list[Damaged] = []
@@ -104,7 +104,7 @@ async def _scan(node: Node, keys: Keys) -> AsyncIterator[list[_ParsedKey]]:
 async def _count_missing(
     router: Router, keys: Keys, records: Sequence[_ParsedKey], *, repair: bool
 ) -> Mapping[bytes, int]:
-    """Return how many of these records are missing from each kind of index. With `repair`, add them."""
+    """Count the records that are missing from each kind of index. If `repair` is true, add the entries."""
     batches = batches_by_shard([record.address for record in records], BATCH_SIZE)
     calls = [_missing_call(keys, batch, repair=repair) for batch in batches]
     total: Counter[bytes] = Counter()
@@ -122,7 +122,7 @@ def _missing_call(keys: Keys, records: Sequence[Address], *, repair: bool) -> Ca
 
 
 async def _damaged(router: Router, records: Sequence[_ParsedKey]) -> list[Damaged]:
-    """Return a `Damaged` object for each of these records that cannot be decoded."""
+    """Return a `Damaged` object for each record that cannot be decoded."""
     damaged: list[Damaged] = []
     for batch in batched(records, MAX_RECORDS_PER_READ):
         values = await router.read([(each.shard, ("MGET", each.key)) for each in batch])
@@ -136,14 +136,14 @@ async def _damaged(router: Router, records: Sequence[_ParsedKey]) -> list[Damage
 
 
 async def _wrong_type(router: Router, record: _ParsedKey) -> Damaged | None:
-    """Return `Damaged` if the key's value is not a string, or None if the key was deleted or rewritten."""
+    """Return a `Damaged` object if the value of the record's key is not a string, and None otherwise."""
     (kind,) = await router.read([(record.shard, ("TYPE", record.key))])
     is_valid = kind in (b"none", b"string")
     return None if is_valid else Damaged(record.address, "its key has a value of the wrong type")
 
 
 async def _count_stale(router: Router, keys: Keys, index: _ParsedKey, *, repair: bool) -> int:
-    """Return how many entries of this index do not match a record. With `repair`, remove them."""
+    """Return how many entries of `index` do not match a record. If `repair` is true, remove those entries."""
     scan = MergedScan(router, [ShardScan(index.shard, index.key, LexRange(b"-", b"+"))])
     kind = list(INDEX_NAMES).index(index.kind) + 1
     total = 0
@@ -159,7 +159,7 @@ async def _count_stale(router: Router, keys: Keys, index: _ParsedKey, *, repair:
 
 
 def _entry_address(index: _ParsedKey, entry: bytes) -> Address:
-    """Return the address of the record of an index entry. Its names are in the entry or in the index key."""
+    """Return the address of the record that an entry refers to, from the entry and the key of its index."""
     try:
         prefix = entry.index(NUL) + 1 if index.kind in _PREFIXED_KINDS else 0
         key, *rest = entry_names(entry, prefix)

@@ -1,4 +1,4 @@
-"""Translates errors of the driver and the server into storage errors, by their types and codes."""
+"""Translates errors from the driver and the server into storage errors, based on error types and codes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def unknown_outcome_error(error: Exception, where: str) -> OutcomeUnknown:
 
 
 def failed_read_error(error: StorageError) -> StorageUnavailable:
-    """Return a retryable error for a read whose reply was lost. Message and cause are those of `error`."""
+    """Return a retryable error for a read whose reply was lost, with the message and cause of `error`."""
     return _with_cause(StorageUnavailable(*error.args), error.__cause__)
 
 

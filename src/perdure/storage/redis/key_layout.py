@@ -47,7 +47,7 @@ def join_names(*names: str) -> bytes:
 
 
 class Keys:
-    """Builds the names of the Redis keys of one storage. All of them contain its prefix."""
+    """Builds the names of one storage's Redis keys. Every name contains the storage's prefix."""
 
     def __init__(self, prefix: str) -> None:
         self.hash_tags = tuple(f"{{{prefix}:{shard:02}}}".encode() for shard in range(SHARD_COUNT))
@@ -77,15 +77,15 @@ class Keys:
         return self.hash_tags[shard] + (b"g" if by_tag else b"o") + join_names(space, partition)
 
     def count_indexes(self, space: Space, partition: str | None, shard: int) -> tuple[bytes, bytes]:
-        """Return the keys of two indexes by tag: one of all records, and one of records that can expire."""
+        """Return the keys of two indexes sorted by tag: of all records, and of records that can expire."""
         expiries = b"E" + space.encode() if partition is None else b"e" + join_names(space, partition)
         return self.listing_index(space, partition, shard, by_tag=True), self.hash_tags[shard] + expiries
 
     def script_keys(
         self, partitions: Iterable[tuple[Space, str]], addresses: Sequence[Address]
     ) -> list[bytes]:
-        """Return the keys that a script needs for these records, all of one shard, in the order it expects:
-        timer index, expiry index, six indexes for each of `partitions`, and the records.
+        """Return the keys that a script needs for records of one shard, in the order that the script expects:
+        timer index, expiry index, six indexes for each of `partitions`, and the records at `addresses`.
         """
         shard = shard_of(addresses[0].partition)
         tag = self.hash_tags[shard]
@@ -97,7 +97,7 @@ class Keys:
 
 
 def batches_by_shard(addresses: Iterable[Address], size: int) -> list[Sequence[Address]]:
-    """Group addresses by shard, and split each group into batches of at most `size`."""
+    """Group addresses by shard, and split each group into batches of at most `size` addresses."""
     by_shard: defaultdict[int, list[Address]] = defaultdict(list)
     for address in addresses:
         by_shard[shard_of(address.partition)].append(address)
@@ -105,12 +105,12 @@ def batches_by_shard(addresses: Iterable[Address], size: int) -> list[Sequence[A
 
 
 def entry_number(entry: bytes, prefix: int) -> Micros:
-    """Return the number in an index entry. It starts after `prefix` bytes."""
+    """Return the number that follows the first `prefix` bytes of an index entry."""
     return int(entry[prefix : prefix + NUMBER_WIDTH])
 
 
 def entry_names(entry: bytes, prefix: int) -> list[str]:
-    """Return the names in an index entry. They follow the number, which starts after `prefix` bytes."""
+    """Return the names that follow the number in an index entry. The number starts after `prefix` bytes."""
     return entry[prefix + NUMBER_WIDTH :].decode().split("\0")
 
 
@@ -128,12 +128,12 @@ class LexRange(msgspec.Struct, frozen=True):
     descending: bool = False
 
     def starting_after(self, entry: bytes) -> LexRange:
-        """Return the rest of the range, after this entry."""
+        """Return the part of the range that follows `entry`."""
         return LexRange(b"(" + entry, self.last, self.descending)
 
 
 def position_entry(position: Position, partition: str | None, tag: Tag | None) -> bytes:
-    """Return the index entry at a position in a listing of this partition, or of all if it is None."""
+    """Return the index entry at `position`. The listing covers all partitions if `partition` is None."""
     names = [position.key] if partition is not None else [position.key, position.partition]
     return tag_prefix(tag) + encode_number(position.order) + join_names(*names)
 
@@ -143,7 +143,7 @@ def tag_prefix(tag: Tag | None) -> bytes:
 
 
 def listing_range(tag: Tag | None, *, descending: bool) -> LexRange:
-    """Return the range of all records in a listing or, if `tag` is not None, of the records with the tag."""
+    """Return the range of a listing's entries, limited to the records with `tag` unless `tag` is None."""
     low, high = b"-", b"+"
     if tag is not None:
         low, high = b"[" + tag_prefix(tag), b"(" + tag.encode() + b"\1"
@@ -151,13 +151,13 @@ def listing_range(tag: Tag | None, *, descending: bool) -> LexRange:
 
 
 def due_range(lane: str, until: Micros) -> LexRange:
-    """Return the range of the timer index for the records of a lane with `wake_at <= until`."""
+    """Return the range of the timer index that contains a lane's records with `wake_at <= until`."""
     prefix = lane.encode() + NUL
     return LexRange(b"[" + prefix, b"(" + prefix + encode_number(until + 1))
 
 
 def expired_range(until: Micros) -> LexRange:
-    """Return the range of the expiry index for the records with `expires_at <= until`."""
+    """Return the range of the expiry index that contains the records with `expires_at <= until`."""
     return LexRange(b"-", b"(" + encode_number(until + 1))
 
 
@@ -194,12 +194,12 @@ def decode_record(address: Address, value: bytes) -> Record | Damaged:
 
 
 def encode_state(record: Record) -> bytes:
-    """Encode version, order and tag, which the write script compares with those of the stored record."""
+    """Encode a record's version, order and tag. The write script compares them with the stored record's."""
     return encode_number(record.version) + encode_number(record.order) + record.tag.encode()
 
 
 def decode_state(address: Address, value: bytes) -> RecordState | None:
-    """Decode the state that the write script found at this address. Raise StorageCorrupt if damaged."""
+    """Decode the state that the write script found at `address`. Raise StorageCorrupt if it is damaged."""
     if not value:
         return None
     if value == DAMAGED:

@@ -62,11 +62,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     timeout: Seconds = 5.0
     """Seconds to wait for a connection or a reply. Retries of a call also stop after this time."""
     replicas: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
-    """The number of replicas that must confirm a commit before it returns."""
+    """The number of replicas that must confirm a commit before the commit returns."""
     replica_timeout: Seconds = 1.0
     """Seconds to wait for the replicas. If too few confirm in time, the commit raises OutcomeUnknown."""
     persistence: Literal["any", "required", "always"] = "required"
-    """`required` needs an append-only file, `always` also needs `appendfsync always`, `any` needs neither."""
+    """The persistence that a server must have: `any`, `required` (an append-only file), or `always` (an
+    append-only file that is flushed to disk after each write)."""
     eviction: Literal["refuse", "accept"] = "refuse"
     """Whether to `refuse` or `accept` a server that evicts records when its memory is full."""
 
@@ -92,7 +93,7 @@ def parse_url(url: str) -> Location:
     is_ambiguous = re.search("[/?#].*@", rest, re.DOTALL) is not None
     name = f"{scheme}://{'...' if is_ambiguous else rest.partition('?')[0].rpartition('@')[2]}"
     if is_ambiguous:
-        raise CannotOpen(name, "the URL has an @ after /, ? or #", _ENCODING_HELP)
+        raise CannotOpen(name, "the URL has an @ after an unencoded /, ? or #", _ENCODING_HELP)
     try:
         parts = urlsplit(url)
         kind, port = _KINDS[parts.scheme.partition("+")[2]]
@@ -104,7 +105,7 @@ def parse_url(url: str) -> Location:
         raise CannotOpen(name, "the URL is malformed", _URL_HELP) from None
     if kind == "single" and len(servers) > 1:
         raise CannotOpen(
-            name, "a URL with several servers needs redis+sentinel:// or redis+cluster://", _URL_HELP
+            name, "a URL with several servers must start with redis+sentinel or redis+cluster", _URL_HELP
         )
     own_names = given.keys() & set(Options.__struct_fields__)
     options = convert_options({each: given.pop(each) for each in own_names}, Options, name, _OPTIONS_HELP)
@@ -134,12 +135,12 @@ def parse_url(url: str) -> Location:
 
 
 def _path(path: str, kind: Kind) -> tuple[str, int]:
-    """Return the sentinels' name for the master (empty without sentinels), and the database number."""
+    """Return the master's service name, which is empty without sentinels, and the database number."""
     names = [unquote(each) for each in path.split("/") if each]
     service = names.pop(0) if kind == "sentinel" else ""
     database = int(names.pop(0)) if names and kind != "cluster" else 0
     if names:
-        raise ValueError("too many parts in the path")
+        raise ValueError("the path of the URL has too many parts")
     return service, database
 
 
@@ -155,7 +156,7 @@ def _driver_options(name: str, given: dict[str, str]) -> dict[str, Any]:
 
 
 def _check_driver(name: str, driver: dict[str, Any]) -> None:
-    """Check the options for redis-py by creating a connection object, which does not connect."""
+    """Check the options for redis-py by creating a connection object, without connecting."""
     arguments = {
         key: value for key, value in driver.items() if key not in ("connection_class", "max_connections")
     }
@@ -174,5 +175,5 @@ def _host(text: str, port: int) -> Host:
     """Parse `host`, `host:port`, `[::1]` or `[::1]:port`."""
     parts = urlsplit(f"//{text}")
     if not parts.hostname:
-        raise ValueError("no host name")
+        raise ValueError("the URL has an empty host name")
     return parts.hostname, parts.port or port

@@ -32,7 +32,7 @@ MAX_CALLS_PER_BATCH = 256
 MAX_BATCH_BYTES = 4 * 1024 * 1024
 """Maximum total size, in bytes, of the commands in one round trip, unless a single call is larger."""
 MAX_CONCURRENT_READS = 4
-"""Maximum number of concurrent round trips for reads. Writes use one at a time: two were not faster."""
+"""Maximum number of concurrent round trips for reads. Writes use only one, because two were not faster."""
 
 
 class Connection(Protocol):
@@ -48,7 +48,7 @@ _pack = cast("Callable[[Command], bytes]", cast("Any", hiredis).pack_command)
 
 
 async def ping_on_connect(connection: Connection) -> None:
-    """Set up a connection and send PING, so that an unready server fails before any other command is sent."""
+    """Set up a connection and send PING, which fails if the server is not ready to accept other commands."""
     await connection.on_connect()
     await connection.send_packed_command([_pack(("PING",))], check_health=False)
     await connection.read_response()
@@ -63,7 +63,7 @@ async def require_master_on_connect(connection: Connection) -> None:
 
 
 async def _try_command(connection: Connection, command: Command) -> object | None:
-    """Send a command. Return the reply, or None if the server rejects it, perhaps for lack of permission."""
+    """Send a command and return the reply, or None if the server rejects the command."""
     await connection.send_packed_command([_pack(command)], check_health=False)
     try:
         return await connection.read_response()
@@ -87,8 +87,7 @@ def _check_role(reply: list[object] | dict[object, object]) -> None:
 class Node:
     """A server and the connections to it. Use it in one event loop only.
 
-    With `replicas`, a write returns when that many replicas have confirmed it, or after `replica_timeout`
-    seconds.
+    A write returns when enough replicas (`replicas`) have confirmed it, or after `replica_timeout` seconds.
     """
 
     def __init__(
@@ -122,7 +121,7 @@ class Node:
         return await batcher.submit([_pack(command) for command in commands])
 
     async def send_now(self, *commands: Command) -> Sequence[Reply]:
-        """Send commands immediately, in a separate round trip."""
+        """Send commands immediately, in a separate round trip, and return the reply to each."""
         return await self._send_and_receive([_pack(command) for command in commands])
 
     async def close_idle_connections(self) -> None:
@@ -184,10 +183,10 @@ class Node:
 
 
 async def _reply(connection: Connection) -> Reply:
-    """Return the server's reply or its error. Raise connection errors.
+    """Return the server's reply, or its error as a value. Raise connection errors.
 
-    BusyLoadingError and AuthenticationError are errors of the server, although the driver derives them from
-    its ConnectionError.
+    BusyLoadingError and AuthenticationError are server errors, although they are subclasses of the driver's
+    ConnectionError.
     """
     try:
         return await connection.read_response(disconnect_on_error=False)

@@ -1,4 +1,4 @@
-"""Receives notifications of other clients' changes. It subscribes to them only while there are watches.
+"""Receives a notification when another client changes records. Subscribes only while there are watches.
 
 Messages are lost while the connection is broken. Therefore all watches wake after every successful
 subscription: the first one, and each one that replaces a broken connection.
@@ -21,7 +21,7 @@ from .topology import Topology
 KEEPALIVE_SECONDS = 10.0
 """Seconds without a message after which a ping is sent to the server."""
 RESUBSCRIBE_DELAY = 0.5
-"""Seconds to wait after the connection breaks before subscribing again."""
+"""Seconds between the loss of a connection and the next attempt to subscribe."""
 
 
 class Listener:

@@ -32,7 +32,7 @@ from .scripts import COUNTS_SCRIPT, RECORDS_SCRIPT, Command
 from .shard_merge import MergedScan, ShardScan
 
 MAX_RECORDS_PER_READ = 1000
-"""Maximum number of index entries in one read of a listing. Each read is twice as large as the one before."""
+"""Limit on the index entries that a listing reads at a time. The number doubles with each read."""
 
 
 class Reader:
@@ -48,7 +48,7 @@ class Reader:
     ) -> list[Record | Damaged | None]:
         """Read records with one command for each shard, or with one command if there is only one server.
 
-        A command may omit the last records if they are large. Return only those before the first omission.
+        A command may omit large records at the end. Return only the records before the first omitted one.
         """
         groups: defaultdict[int, list[int]] = defaultdict(list)
         for index, address in enumerate(addresses):
@@ -120,7 +120,7 @@ class Reader:
         limit: int,
         now: Micros,
     ) -> list[Record]:
-        """Return up to `limit` records of a scan. Skip those that no longer match their index entries."""
+        """Return up to `limit` records of a scan. Skip records that no longer match their index entries."""
         page = Page(limit)
         count = limit
         while not page.is_full:

@@ -36,7 +36,7 @@ Call: TypeAlias = tuple[int, Command]
 RETRY_DELAYS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.4)
 """Seconds to wait before each retry. The last value also applies to all further retries."""
 _WRONG_NODE_ERRORS = (BusyLoadingError, ClusterDownError, ReadOnlyError, StorageUnavailable)
-"""Errors of calls that were not executed, perhaps because the node no longer has the shard."""
+"""Errors that mean that a call was not executed, perhaps because the node no longer has the shard."""
 _NOT_EXECUTED_ERRORS = (AskError, NoScriptError, TryAgainError, *_WRONG_NODE_ERRORS)
 
 
@@ -58,7 +58,7 @@ class Router:
         return self._topology.is_single_server
 
     async def read(self, calls: Sequence[Call]) -> list[Reply]:
-        """Return the replies to calls that are safe to repeat. Raise the error of the first that fails."""
+        """Send calls that are safe to repeat, and return the replies. Raise an error if any call fails."""
         with self._calls:
             replies = await self._call_with_retry(calls, writes=False)
         for reply in replies:

@@ -1,6 +1,6 @@
 """Loads the Lua scripts that run in the server. Each one starts with the functions of `lua/record.lua`.
 
-A script is called by its hash. If the server does not have the script, the call is repeated with its text.
+A script is called by its hash. If the server does not have it, the call is repeated with the script's text.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ async def _check_persistence(location: Location, node: Node, info: dict[str, str
 
 
 def _refuse_unless_accepted(location: Location, reason: str, remedy: str) -> None:
-    """Raise UnsafeServer for a server that may lose acknowledged writes. If the URL accepts it, only warn."""
+    """Raise UnsafeServer, or only log a warning if the URL has persistence=any, which accepts lost writes."""
     if location.options.persistence != "any":
         remedy += ", or add persistence=any to the URL to accept the loss"
         raise UnsafeServer(location.display_name, reason, remedy)
@@ -101,13 +101,13 @@ def _refuse_unless_accepted(location: Location, reason: str, remedy: str) -> Non
 
 
 async def _check_format(location: Location, router: Router, keys: Keys) -> None:
-    """Store the format version, or check the stored one. Repeating this is safe, so it is sent as a read."""
+    """Store the format version, or check the stored version. Sent as a read, because it is safe to repeat."""
     try:
         (stored,) = await router.read([(0, ("SET", keys.format_key, FORMAT_VERSION, "NX", "GET"))])
         version = FORMAT_VERSION if stored is None else int(cast("bytes", stored))
     except (ValueError, StorageCorrupt) as error:
         reason = f"the key {keys.format_key.decode()} was not written by perdure"
-        raise ForeignStorage(location.display_name, reason, "set another prefix in the URL") from error
+        raise ForeignStorage(location.display_name, reason, "set an unused prefix in the URL") from error
     if version > FORMAT_VERSION:
         reason = f"its format is {version}, but this version of perdure supports only {FORMAT_VERSION}"
         raise NewerSchema(location.display_name, reason, "upgrade perdure")

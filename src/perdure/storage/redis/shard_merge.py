@@ -17,7 +17,7 @@ from .scripts import RANGES_SCRIPT
 
 
 class ShardScan:
-    """A scan of one shard of an index. `entries` were read but not returned; `remaining` is still unread."""
+    """A scan of one shard of an index. `entries` were read but not returned; `remaining` is not read yet."""
 
     def __init__(self, shard: int, key: bytes, lex_range: LexRange) -> None:
         self.shard = shard
@@ -58,7 +58,7 @@ class MergedScan:
         return found
 
     async def _refill(self, count: int) -> None:
-        """Read more entries from each shard whose entries have all been returned, if there are more."""
+        """Read more entries from each shard that has unread entries but no entries left to return."""
         empty = [scan for scan in self._scans if not scan.entries and not scan.is_exhausted]
         is_first = not self._is_started and len(self._scans) > 1
         limit = min(count, count // 16 + 8) if is_first else count
@@ -80,7 +80,7 @@ class MergedScan:
     def _pop_sorted(self, count: int) -> list[bytes]:
         """Remove and return up to `count` entries in sorted order.
 
-        Stop at the last entry of a shard that has unread entries: the next one may precede those of others.
+        Stop at the last entry of a shard that has unread entries: these may precede other shards' entries.
         """
         last_read = [scan.entries[-1] for scan in self._scans if not scan.is_exhausted]
         parts = [[(entry, scan.shard) for entry in scan.entries] for scan in self._scans if scan.entries]

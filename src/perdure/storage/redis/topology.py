@@ -26,7 +26,7 @@ from .location import Location
 from .node import Host, Node, parse_info
 
 DISCOVERY_GRACE = 0.1
-"""Seconds to wait for the slot maps of all nodes. After that, the best one received is used."""
+"""Seconds to wait for the slot maps of all nodes. After that, the best map received so far is used."""
 
 
 class Topology(ABC):
@@ -55,7 +55,7 @@ class Topology(ABC):
         self._nodes_by_shard = None
 
     def move_shard(self, shard: int, host: Host) -> None:
-        """Remember that a shard has moved to this host, as a redirect from the old node reported."""
+        """Record that a shard has moved to this host, as reported by a redirect from its old node."""
         if self._nodes_by_shard is not None:
             self._nodes_by_shard[shard] = self.node(host)
 
@@ -162,17 +162,17 @@ class ClusterTopology(Topology):
 
 
 class _SlotMap(msgspec.Struct, frozen=True):
-    """The slot map of one node. A node that is cut off reports a failed cluster or an older epoch."""
+    """The slot map of one node. A disconnected node reports a failed cluster or an older epoch."""
 
     hosts: Sequence[Host] = ()
-    """The host of each shard, by shard number. Empty if the node does not know all of them."""
+    """The host of each shard, by shard number. Empty if the node does not know the host of every shard."""
     rank: tuple[bool, int] = (False, 0)
-    """Whether the node reports a healthy cluster, and its epoch. The best map has the highest rank."""
+    """Whether the reported cluster state is healthy, and the reported epoch. The highest rank is the best."""
     error: Exception | None = None
 
 
 async def _best_slot_map(requests: Sequence[asyncio.Task[_SlotMap]]) -> _SlotMap:
-    """Return the best slot map received within DISCOVERY_GRACE, or else the first one received later."""
+    """Return the best slot map received within DISCOVERY_GRACE, or else the first complete one after that."""
     done, waiting = await asyncio.wait(requests, timeout=DISCOVERY_GRACE)
     while waiting and not any(task.result().hosts for task in done):
         arrived, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -192,7 +192,7 @@ async def _fetch_slot_map(node: Node, slots: Sequence[int]) -> _SlotMap:
 
 
 def _masters_of(ranges: Sequence[Sequence[Any]], slots: Sequence[int], sender: Host) -> list[Host] | None:
-    """Return the host of the master of each of these slots, or None if a slot has no master."""
+    """Return the host of each slot's master, or None if a slot has no master."""
     masters = [
         (first, last, ((name or b"").decode() or sender[0], port))
         for first, last, (name, port, *_), *_ in ranges

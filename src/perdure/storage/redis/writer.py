@@ -1,7 +1,7 @@
 """Writes each commit, and each batch of a purge, with one call of the write script.
 
-Every key that the script can use is declared in its call; otherwise a slot that is being moved to another
-node could leave a commit half written. All keys are known in advance because they contain only parts of the
+Every key that the script can use is declared in its call; otherwise a commit could be half written while its
+slot is being moved to another node. All keys are known in advance because they contain only parts of the
 address: tags, lanes and times are in the entries of the indexes.
 """
 
@@ -50,7 +50,7 @@ MAX_PURGED_PER_CALL = 100
 
 
 class Writer:
-    """Writes commits and purges. Notifications start with `client`, so that a client can ignore its own."""
+    """Writes commits and purges records. Each notification starts with the id of its sender, `client`."""
 
     def __init__(self, router: Router, keys: Keys, client: bytes) -> None:
         self._router = router
@@ -76,7 +76,7 @@ class Writer:
     async def purge(
         self, until: Micros, limit: int, wake: Callable[[Iterable[Address]], None]
     ) -> list[Purged]:
-        """Delete expired records and wake their watches. If an error occurs, deleted records stay deleted."""
+        """Delete expired records and wake their watches. After an error, deleted records stay deleted."""
         lex_range = expired_range(until)
         scans = [ShardScan(shard, self._keys.expiry_index(shard), lex_range) for shard in range(SHARD_COUNT)]
         scan = MergedScan(self._router, scans)
@@ -100,7 +100,7 @@ class Writer:
     async def _delete_expired(
         self, addresses: Sequence[Address], until: Micros, purged: list[Purged]
     ) -> None:
-        """Delete the records at these addresses that have expired, and append them to `purged`, in order."""
+        """Delete those records at `addresses` that have expired, and append them to `purged`, in order."""
         batches = batches_by_shard(addresses, MAX_PURGED_PER_CALL)
         calls = [
             _write_call(self._keys, [_Write("purge", each) for each in batch], None, until, self._client)

@@ -28,10 +28,10 @@ uses them may never get the lock while others keep writing."""
 
 
 def prepare_database(location: Location, steps: tuple[tuple[str, ...], ...] | None = None) -> None:
-    """Create or migrate the file, and switch it to WAL mode. A file that cannot be used is left unchanged."""
+    """Create or migrate the file, and switch it to WAL mode. An unusable file is left unchanged."""
     if sqlite3.sqlite_version_info < _MIN_VERSION:
         reason = f"this Python uses SQLite {sqlite3.sqlite_version}, which is too old"
-        raise CannotOpen(location.display_name, reason, "use a Python with SQLite 3.40 or later")
+        raise CannotOpen(location.display_name, reason, "use a Python build with SQLite 3.40 or later")
     steps = migrations() if steps is None else steps
     if not _is_new_file(location):  # check the header first, because opening the database can change the file
         application, version = _read_header_with_retry(location)
@@ -46,7 +46,7 @@ def prepare_database(location: Location, steps: tuple[tuple[str, ...], ...] | No
 
 
 def connect(location: Location, *, create: bool = False, wait_for_locks: bool = False) -> sqlite3.Connection:
-    """Return a connection that any thread can use. Without `wait_for_locks`, a lock is an immediate error."""
+    """Return a connection for any thread. It waits for a locked database only if `wait_for_locks` is True."""
     options = location.options
     db = sqlite3.connect(
         f"{_uri(location)}?mode={'rwc' if create else 'rw'}",
@@ -139,7 +139,7 @@ def _is_new_file(location: Location) -> bool:
 
 
 def _read_header_with_retry(location: Location) -> tuple[int, int]:
-    """Read the header. Retry if this fails, because another process may be writing its log into the file."""
+    """Read the header. Retry on errors: another process may be copying the write-ahead log to the file."""
     for _ in range(_HEADER_READ_ATTEMPTS):
         try:
             return _read_header(location)
@@ -151,7 +151,7 @@ def _read_header_with_retry(location: Location) -> tuple[int, int]:
 def _read_header(location: Location) -> tuple[int, int]:
     """Return the application id and the schema version from the header of the file, without taking locks.
 
-    Do not use `open` to read the file: on POSIX, closing it would release all locks that this process has.
+    Do not use `open` to read the file: on POSIX, closing it would release this process's locks on the file.
     """
     db = sqlite3.connect(f"{_uri(location)}?mode=ro&immutable=1", uri=True)
     try:
@@ -164,7 +164,7 @@ def _read_header(location: Location) -> tuple[int, int]:
     except sqlite3.DatabaseError as error:
         if is_not_a_database(error):
             reason = "the file is not a SQLite database"
-            raise ForeignStorage(location.display_name, reason, "use another path") from error
+            raise ForeignStorage(location.display_name, reason, "use another path in the URL") from error
         raise
     finally:
         db.close()
@@ -181,7 +181,7 @@ def _check_not_truncated(db: sqlite3.Connection, location: Location) -> None:
 def _check_application(location: Location, application: int) -> None:
     if application != APPLICATION_ID:
         reason = "the file belongs to another application"
-        raise ForeignStorage(location.display_name, reason, "use another path")
+        raise ForeignStorage(location.display_name, reason, "use another path in the URL")
 
 
 def _check_version(location: Location, version: int, newest: int) -> None:
@@ -222,7 +222,7 @@ def page_statement(*, one_partition: bool, one_tag: bool, descending: bool) -> s
 
 
 def migrations() -> tuple[tuple[str, ...], ...]:
-    """Return the migrations in order: for each one, the statements that raise the schema version by one."""
+    """Return the statements of each migration, in order. Each migration raises the schema version by one."""
     scripts = sorted((_PACKAGE / "migrations").iterdir(), key=lambda each: each.name)
     return tuple(_split(script.read_text(encoding="utf-8")) for script in scripts)
 

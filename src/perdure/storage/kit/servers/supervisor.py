@@ -18,7 +18,7 @@ STOP_TIMEOUT = 30.0
 
 
 def main(user: str, *command: str) -> int:
-    """Run the command as this user, and return its exit code."""
+    """Run the command as this user, and return the command's exit code."""
     number = None if user == "-" else int(user)
     server = subprocess.Popen(  # noqa: S603 - the caller's command
         command,

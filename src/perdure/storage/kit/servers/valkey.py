@@ -22,7 +22,7 @@ SLOTS = 16384
 SERVICE = "perdure"
 """The name under which the sentinels monitor the master."""
 SENTINEL_PERIODS_MS = {"publish-period": 200, "info-period": 500, "ask-period": 200}
-"""Milliseconds between the sentinels' messages of each kind. The defaults are up to ten seconds."""
+"""Milliseconds between a sentinel's messages of each kind. Valkey's defaults are up to ten seconds."""
 
 
 def binary() -> Path:
