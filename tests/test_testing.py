@@ -78,12 +78,16 @@ async def test_a_tool_runs_with_its_questions_progress_log_and_lifespan() -> Non
     assert [entry.message for entry in client.log] == ["building 2026"]
 
 
+def name_of_kind(question: Question) -> dict[str, str]:
+    return {"name": question.kind.name}
+
+
 @pytest.mark.parametrize(
     ("answer", "name"),
     [
         (Name(name="Eve"), "Eve"),
         ("decline", "nobody"),
-        (lambda asked: {"name": asked.kind.name}, "ELICITATION"),
+        (name_of_kind, "ELICITATION"),
     ],
 )
 async def test_an_answer_is_a_model_a_refusal_or_a_function(answer: FakeAnswer, name: str) -> None:

@@ -4,7 +4,7 @@
         client = FakeClient({"name": "Ada"})
         result = SimulatedTime().run(run_task, server, "build_report", {"year": 2026}, client=client)
         assert result.structured_content == {"result": "Report 2026, signed by Ada"}
-        assert client.questions[0].message == "Whose name goes on it?"
+        assert client.questions[0].message == "Who signs it?"
 
 A tool runs as in production: its arguments are validated, the task is stored, a worker claims and runs it.
 Only the storage is another one: an empty memory for each call of `run_task`.
@@ -141,15 +141,19 @@ class FakeClient:
     def connect(self, server: MCPServer[Any], extension: ClientTasks) -> Client:
         """Return a client of the SDK that declares the capabilities, for questions before there is a task."""
 
-        async def elicit(_: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult | ErrorData:
+        async def elicit(
+            context: ClientRequestContext,  # noqa: ARG001 (the SDK passes it)
+            params: ElicitRequestParams,
+        ) -> ElicitResult | ErrorData:
             return self._callback(InputKind.ELICITATION, params, ElicitResult)
 
         async def sample(
-            _: ClientRequestContext, params: CreateMessageRequestParams
+            context: ClientRequestContext,  # noqa: ARG001
+            params: CreateMessageRequestParams,
         ) -> CreateMessageResult | ErrorData:
             return self._callback(InputKind.SAMPLING, params, CreateMessageResult)
 
-        async def list_roots(_: ClientRequestContext) -> ListRootsResult | ErrorData:
+        async def list_roots(context: ClientRequestContext) -> ListRootsResult | ErrorData:  # noqa: ARG001
             return self._callback(InputKind.ROOTS, None, ListRootsResult)
 
         return Client(

@@ -60,7 +60,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def first_hour(self) -> int:
-        """The number of the first hour to read. Outside the last 48 hours, it is the first of its day."""
+        """The number of the first hour to read. If over 48 hours ago, it is the first hour of a day."""
         hour = self.since // HOUR
         return min(hour // HOURS_PER_DAY * HOURS_PER_DAY if hour < self.trend_hour else hour, self.trend_hour)
 

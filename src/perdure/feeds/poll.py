@@ -220,9 +220,9 @@ class Poll:
     async def _store_items(self, page: FeedPage, *, known: Micros | None) -> _StoredItems:
         """Store the items of a page, except late items that must be stored together with the account.
 
-        Items up to the time `known` are usually stored already, so they are looked up first. New items below
-        that time are late, and make reading continue. If they were stored before the account and the process
-        was then killed, the next poll would not recognize them as new, and would stop too early.
+        Items up to the time `known` are usually stored already, so they are looked up first. New items before
+        that time are late: the poll then reads further pages. If late items were written before the account,
+        and the process was killed in between, the next poll would not see them as new and would stop early.
         """
         oldest = self._settings.oldest_kept(self._store.clock())
         items = [item for item in page.items if item.time >= oldest]

@@ -47,7 +47,7 @@ class Identity:
         self.requires_authentication = False
         """Whether the server accepts only callers with a verified token."""
         self.fixed_owner: Owner | None = None
-        """In tests: the owner of all tasks, whoever calls."""
+        """In tests: the owner of all tasks, no matter which client calls."""
         self._callers: WeakKeyDictionary[ServerSession, Caller] = WeakKeyDictionary()
         """The callers of current requests, each of which has a session object of its own."""
 

@@ -89,7 +89,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     unclaimed: int
     """Number of active tasks that no worker has claimed, including tasks that wait for answers."""
     oldest_queued: TaskSummary | None
-    """The first queued task among the 1,000 oldest tasks in the status `working`."""
+    """The oldest queued task, among the 1,000 oldest tasks that are queued or running."""
     oldest_open_question: TaskSummary | None
     """The task that was created first among the tasks with an open question."""
     workers: tuple[WorkerSummary, ...]

@@ -244,7 +244,7 @@ class TaskDetail(msgspec.Struct, frozen=True, kw_only=True):
     history: tuple[Attempt, ...]
     """The most recent attempts: when each started, and when and why it ended without finishing the task."""
     log: tuple[LogEntry, ...]
-    """The newest log entries of the function."""
+    """The newest log entries written by the function of the task."""
     removed_log_entries: int
     """Number of older log entries that were removed."""
     ttl: int | None = msgspec.field(name="ttl_ms")

@@ -204,7 +204,7 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
     """The result of a commit that was not written.
 
     `results` has one result for each change. A change that is `Accepted` or `Kept` did not cause the refusal.
-    If the guard caused it, `guard_count` is the number of records that the commit would have reached.
+    If the guard caused it, `guard_count` is the count that the guard would have found after the commit.
     """
 
     results: tuple[ChangeResult, ...]

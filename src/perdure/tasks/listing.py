@@ -173,7 +173,7 @@ async def scan_tasks(
     descending: bool,
     now: Micros,
 ) -> TaskScan:
-    """Return up to `limit` records with one of these tags: matching tasks, and records that cannot be read.
+    """Return up to `limit` records that have one of these tags and are matching tasks or cannot be read.
 
     The scan stops early after 1,000 records, or after `max_chars` characters of record bodies.
     """

@@ -178,7 +178,7 @@ class ServeApp:
             self.open_posts -= is_post
 
     async def answer_waiting_requests(self) -> None:
-        """End subscriptions and requests that wait for a task, so that they still get a response."""
+        """At shutdown, end the requests that wait for a task, so that their clients get a response."""
         self.is_stopping = True
         self.hosted.tasks.close_streams()
         with anyio.move_on_after(SHUTDOWN_SECONDS):

@@ -37,7 +37,8 @@ class ServeOptions:
     port: Annotated[int | None, Option(min=1, max=65535, help="Default: first free port from 8000.")] = None
     token: Annotated[str | None, Option(envvar="PERDURE_TOKEN", help=TOKEN_HELP)] = None
     dashboard_token: Annotated[
-        str | None, Option(envvar="PERDURE_DASHBOARD_TOKEN", help="Token of the dashboard. Default: --token.")
+        str | None,
+        Option(envvar="PERDURE_DASHBOARD_TOKEN", help="Token for the dashboard. Default: --token."),
     ] = None
     read_only: Annotated[bool, Option("--read-only", help="Make the dashboard read-only.")] = False
     dashboard: Annotated[bool, Option(help="Serve the dashboard at /.")] = True

@@ -146,7 +146,7 @@ async def _watch_task(operator: Operator, task: TaskSummary) -> AsyncGenerator[T
 @command(tasks)
 def stats(
     *,
-    window: Annotated[str, Option(metavar="TIME", help="Measure throughput over this time (1h, 7d).")] = "1h",
+    window: Annotated[str, Option(metavar="TIME", help="Measure throughput over this period (7d).")] = "1h",
     options: TaskOptions,
 ) -> None:
     """Show task counts, workers, the oldest queued task, and the throughput."""

@@ -79,7 +79,7 @@ class ConditionFailed(Exception):
     """
 
     def __init__(self, reasons: Sequence[CancellationReason], *, maybe_applied: bool) -> None:
-        super().__init__("a condition of a write failed")
+        super().__init__("the condition of a write was not met")
         self.reasons = reasons
         self.maybe_applied = maybe_applied
 
@@ -132,7 +132,7 @@ class Table:
     # Reading
 
     async def get(self, keys: Iterable[Key], projection: Parameters = ALL_ATTRIBUTES) -> dict[Key, Item]:
-        """Return the newest versions of the items with these keys (no duplicates). Omit missing items."""
+        """Return the current items with these keys, which must be unique. Omit missing items."""
         found: dict[Key, Item] = {}
         for batch in batched(list(keys), MAX_BATCH_GET):
             remaining: Parameters = {

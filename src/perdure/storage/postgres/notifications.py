@@ -46,7 +46,7 @@ class ChangeListener(ABC):
         self._end: asyncio.TimerHandle | None = None
 
     def message(self, addresses: Sequence[Address] | None) -> str:
-        """Return the notification to send after changes at `addresses`. None wakes all watches."""
+        """Return the notification after changes at `addresses`. If they are None, it wakes all watches."""
         message = msgspec.json.encode((self._client, addresses))
         if len(message) > MAX_PAYLOAD_BYTES:
             return self.message(None)
