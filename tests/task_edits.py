@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from perdure.storage.quarantine import Inspection, inspect
+from perdure.storage.inspection_and_quarantine import Inspection, inspect
 from perdure.tasks import (
     InputRequest,
     Outcome,

@@ -10,7 +10,16 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.feeds import FeedStore, LinkIndex, Poller, PollSettings, Ranking
-from perdure.feeds.hourly_link_summary import (
+from perdure.feeds.link_invalidation import (
+    DAYS,
+    HOURS,
+    LINKS,
+    MARK_LIFETIME,
+    MARKS,
+    MAX_CLOCK_SKEW,
+    SUMMARY_RETENTION,
+)
+from perdure.feeds.link_rollup import (
     MAX_DAY_LINKS,
     MAX_HOUR_LINKS,
     MAX_SHARERS_PER_LINK,
@@ -20,15 +29,6 @@ from perdure.feeds.hourly_link_summary import (
     parse_summary,
     summarize_hour,
     summary_format,
-)
-from perdure.feeds.link_invalidation import (
-    DAYS,
-    HOURS,
-    LINKS,
-    MARK_LIFETIME,
-    MARKS,
-    MAX_CLOCK_SKEW,
-    SUMMARY_RETENTION,
 )
 from perdure.operating.maintenance import inspect_records
 from perdure.storage import Change, Committed, Guard, Micros, Record, Refused, Storage

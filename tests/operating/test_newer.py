@@ -21,9 +21,9 @@ from perdure.storage import Record, Storage, open_storage
 from perdure.storage.body_format import number_of
 from perdure.storage.copy import copy_records
 from perdure.storage.errors import NewerFormat
+from perdure.storage.inspection_and_quarantine import CORRUPT_TAG
 from perdure.storage.kit import Subject
 from perdure.storage.memory import MemoryEngine
-from perdure.storage.quarantine import CORRUPT_TAG
 from perdure.storage.time_types import HOUR
 from perdure.tasks import Owner, Status, Success, TaskStore
 from perdure.tasks.stored_task import LEASES, TASKS

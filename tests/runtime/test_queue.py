@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from perdure.runtime import Again, App, Function, QueueFull, Runtime, RuntimeConfig, Task
 from perdure.storage import Change, Committed, Guard, Micros, Record, Refused, Replace
-from perdure.storage.quarantine import CORRUPT_TAG
+from perdure.storage.inspection_and_quarantine import CORRUPT_TAG
 from perdure.storage.time_types import SECOND
 from perdure.tasks import NewTask, Snapshot, Status, StoreConfig
 from perdure.tasks.stored_task import BOOKKEEPING_RESERVE_BYTES

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from perdure.runtime import App, InProcessExecutor, Job, Runtime, RuntimeConfig, Task
 from perdure.runtime.recovery import LOST
 from perdure.storage import Address, Committed, Record
-from perdure.storage.quarantine import CORRUPT_TAG
+from perdure.storage.inspection_and_quarantine import CORRUPT_TAG
 from perdure.storage.time_types import HOUR, MINUTE
 from perdure.tasks import Failure, Json, Status, TaskStore
 from perdure.tasks.stored_task import LEASES

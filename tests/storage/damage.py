@@ -8,9 +8,9 @@ from contextlib import closing
 from perdure.storage import Address
 from perdure.storage.dynamodb.items import record_key
 from perdure.storage.dynamodb.location import parse_url as parse_dynamodb
-from perdure.storage.redis.key_layout import Keys
 from perdure.storage.redis.location import parse_url as parse_redis
 from perdure.storage.redis.router import Router
+from perdure.storage.redis.stored_layout import Keys
 from perdure.storage.redis.topology import topology_for
 from perdure.storage.shards import shard_of
 from perdure.storage.sqlite.location import parse_url as parse_sqlite

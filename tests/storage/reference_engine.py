@@ -26,7 +26,7 @@ from perdure.storage import (
     Tag,
     Watch,
 )
-from perdure.storage.pages_and_damage import page_of
+from perdure.storage.page_builder import page_of
 from perdure.storage.records_and_changes import (
     ChangeResult,
     Insert,

@@ -10,8 +10,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from perdure.storage.batcher import Batcher
 from perdure.storage.errors import CopyMismatch, StorageBusy, StorageClosed
+from perdure.storage.request_batcher import Batcher
 
 pytestmark = pytest.mark.anyio
 

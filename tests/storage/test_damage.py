@@ -18,8 +18,8 @@ from perdure.storage.errors import CopyMismatch, StorageCorrupt
 from perdure.storage.kit import CHECKS, Check
 from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, insert_each, make_record
 from perdure.storage.memory import MemoryEngine
-from perdure.storage.redis.key_layout import Keys
 from perdure.storage.redis.location import parse_url as parse_redis
+from perdure.storage.redis.stored_layout import Keys
 
 from .. import servers
 from ..markers import row, server

@@ -14,8 +14,8 @@ from perdure.storage.errors import CannotOpen, OutcomeUnknown
 from perdure.storage.kit.sample_records import NOW, SPACE, insert_each, make_record
 from perdure.storage.kit.servers import Valkey, ValkeyCluster
 from perdure.storage.redis import topology as topologies
-from perdure.storage.redis.key_layout import Keys
 from perdure.storage.redis.location import parse_url
+from perdure.storage.redis.stored_layout import Keys
 from perdure.storage.redis.topology import Topology, topology_for
 
 from ..conditions import wait_until

@@ -22,9 +22,9 @@ from perdure.storage.errors import (
 )
 from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, insert_each, make_record
 from perdure.storage.kit.servers import Valkey
-from perdure.storage.redis.key_layout import Keys
 from perdure.storage.redis.location import parse_url
 from perdure.storage.redis.router import RETRY_DELAYS, Router
+from perdure.storage.redis.stored_layout import Keys
 from perdure.storage.redis.topology import topology_for
 
 from ..conditions import wait_until

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from perdure.storage import Record
 from perdure.storage.body_format import BodyFormat
 from perdure.storage.errors import NewerFormat
+from perdure.storage.inspection_and_quarantine import CORRUPT_TAG
 from perdure.storage.kit import Subject
-from perdure.storage.quarantine import CORRUPT_TAG
 from perdure.storage.time_types import HOUR
 from perdure.tasks import InputKind, InputRequest, Json, Snapshot, Status, Success, TaskRecord, TaskStore
 from perdure.tasks.errors import CorruptRecord

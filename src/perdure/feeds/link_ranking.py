@@ -1,7 +1,7 @@
 """Ranks links by the number of accounts that shared them, for example in a day, a week or a month.
 
 Ranking a month takes only a little longer than ranking a day, because stored summaries of hours and days are
-used (see `link_summary_store`). Only the items of the newest hours are read each time.
+used (see `link_rollup_cache`). Only the items of the newest hours are read each time.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import msgspec
 
 from ..storage import Micros
 from ..storage.time_types import DAY, HOUR
-from .hourly_link_summary import LinkRow, LinkSummary, summarize_all
-from .link_summary_store import SummaryReader, Window
+from .link_rollup import LinkRow, LinkSummary, summarize_all
+from .link_rollup_cache import SummaryReader, Window
 from .store import FeedStore
 
 MAX_WINDOW: Micros = 31 * DAY

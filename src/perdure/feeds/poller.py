@@ -23,9 +23,9 @@ import msgspec
 from msgspec.structs import replace
 
 from ..storage import Micros
-from ..storage.batcher import batched
 from ..storage.errors import NewerFormat, StorageError
 from ..storage.limits import MAX_PAGE_RECORDS
+from ..storage.request_batcher import batched
 from ..storage.time_types import MINUTE
 from . import transitions
 from .account import Account, AccountStatus, StoredAccount

@@ -23,10 +23,10 @@ from ..storage import (
     Storage,
     is_last_page,
 )
-from ..storage.batcher import batched
 from ..storage.errors import NewerFormat, PerdureError, StorageCorrupt
+from ..storage.inspection_and_quarantine import CORRUPT_TAG
 from ..storage.limits import MAX_PAGE_RECORDS
-from ..storage.quarantine import CORRUPT_TAG
+from ..storage.request_batcher import batched
 from ..storage.time_types import system_clock
 from .account import ACCOUNTS, POLLS, Account, AccountStatus, StoredAccount, account_address, insertion
 from .errors import AmbiguousHandle, CorruptFeedRecord, EditConflict, UnknownAccount

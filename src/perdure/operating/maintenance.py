@@ -14,13 +14,13 @@ from ..feeds.account import ACCOUNTS, StoredAccount
 from ..feeds.errors import CorruptFeedRecord
 from ..feeds.item import ITEMS, parse_item
 from ..feeds.link_invalidation import LINKS
-from ..feeds.link_summary_store import parse_link_record
+from ..feeds.link_rollup_cache import parse_link_record
 from ..runtime import RuntimeConfig
 from ..runtime import lease as leases
 from ..storage import Delete, Insert, Micros, Record, Space, Storage, open_storage
 from ..storage.copy import COPIES, ProgressCallback, copy_records
 from ..storage.errors import NewerFormat
-from ..storage.quarantine import Inspection, inspect
+from ..storage.inspection_and_quarantine import Inspection, inspect
 from ..storage.time_types import MINUTE, system_clock, to_seconds
 from ..tasks.idempotency import IDEMPOTENCY_KEYS, decode_task_id
 from ..tasks.secret_key import CURSOR_KEY, LOCATOR_KEY, SETTINGS, decode_key

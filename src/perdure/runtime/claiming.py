@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from ..storage import Change, Micros, Record
 from ..storage.errors import StorageFailed
-from ..storage.quarantine import quarantine
+from ..storage.inspection_and_quarantine import quarantine
 from ..tasks import Snapshot, StoreConfig, TaskRecord, TaskStore, edits, expiry_and_deadlines
 from ..tasks.errors import ClaimLost, ConcurrentModification, CorruptRecord, NotFound
 from ..tasks.store import Edit

@@ -4,7 +4,7 @@ To read the code, start with `records_and_changes` (types), `contract`, and `mem
 """
 
 from .contract import Engine, MaintenanceReport, StorageInfo
-from .pages_and_damage import MAX_PAGE_BYTES, is_last_page
+from .page_builder import MAX_PAGE_BYTES, is_last_page
 from .records_and_changes import (
     Accepted,
     Address,

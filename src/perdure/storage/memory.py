@@ -13,7 +13,7 @@ from itertools import islice
 
 from .contract import Engine, MaintenanceReport, StorageInfo
 from .errors import CannotOpen
-from .pages_and_damage import page_of
+from .page_builder import page_of
 from .records_and_changes import (
     Address,
     Change,

@@ -11,7 +11,7 @@ import httpx2
 import msgspec
 
 from ...storage import Micros
-from ...storage.batcher import batched
+from ...storage.request_batcher import batched
 from ..errors import AccountBlocked, AccountUnavailable, InvalidSettings, RequestRejected, SourceUnavailable
 from ..item import Item
 from ..rate_limit import RateLimiter, Retrier

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeAlias
 
-from ..batcher import batched
 from ..contract import MaintenanceReport, counter_finding
-from ..pages_and_damage import Damaged
+from ..page_builder import Damaged
 from ..records_and_changes import Space, Tag
+from ..request_batcher import batched
 from ..shards import SHARD_COUNT, shard_of
 from .counters import (
     MAX_READ_ATTEMPTS,

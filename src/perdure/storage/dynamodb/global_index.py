@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from ..errors import OutcomeUnknown, StorageError
-from ..pages_and_damage import Page
+from ..page_builder import Page
 from ..records_and_changes import Address, Micros, PageRequest, Purged, Record, Space, Tag
 from ..shards import SHARD_COUNT
 from .counters import decode_counter, subtract_expired

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
-from ..pages_and_damage import Damaged
+from ..page_builder import Damaged
 from ..records_and_changes import Address, Micros, Position, Record, RecordState, Space, Tag, is_live
 from ..shards import shard_of
 

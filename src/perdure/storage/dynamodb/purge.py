@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from ..batcher import batched
 from ..errors import StorageBusy, StorageError
 from ..records_and_changes import Micros
+from ..request_batcher import batched
 from ..shards import shard_of
 from .items import ExpiredRecord, Item, Key, decode_expired, part_keys
 from .table_client import Table

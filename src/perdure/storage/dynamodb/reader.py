@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from ..batcher import Batcher, batched
 from ..errors import StorageBusy
-from ..pages_and_damage import MAX_PAGE_BYTES, Damaged, Page, checked
+from ..page_builder import MAX_PAGE_BYTES, Damaged, Page, checked
 from ..records_and_changes import Address, Micros, PageRequest, Record, is_live
+from ..request_batcher import Batcher, batched
 from .items import (
     MAX_INLINE_BODY_BYTES,
     Item,

@@ -19,8 +19,8 @@ from aiobotocore.config import AioConfig  # pyright: ignore[reportMissingTypeStu
 from aiobotocore.session import AioSession  # pyright: ignore[reportMissingTypeStubs]
 from botocore.loaders import Loader  # pyright: ignore[reportMissingTypeStubs]
 
-from ..batcher import batched
 from ..errors import CannotOpen, StorageUnavailable
+from ..request_batcher import batched
 from .errors import (
     DRIVER_ERRORS,
     CancellationReason,

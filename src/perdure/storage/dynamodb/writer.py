@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 from uuid import uuid4
 
-from ..batcher import Batcher, copy_error
 from ..errors import OutcomeUnknown, StorageBusy, StorageError, StorageUnavailable
 from ..records_and_changes import Address, Change, Committed, Guard, Micros, Refused, Replace, record_after
+from ..request_batcher import Batcher, copy_error
 from ..shards import shard_of
 from .count_limits import Guards, fits_limit, guarded_partition
 from .items import MAX_INLINE_BODY_BYTES, Key, SpacePartition, encode_record, needs_split, record_key

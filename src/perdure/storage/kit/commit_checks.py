@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ..batcher import batched
 from ..records_and_changes import (
     Accepted,
     Address,
@@ -16,6 +15,7 @@ from ..records_and_changes import (
     Record,
     Refused,
 )
+from ..request_batcher import batched
 from .check_runner import Subject, check, expect, expect_intact
 from .sample_records import (
     NOW,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from ..pages_and_damage import MAX_PAGE_BYTES, is_last_page
+from ..page_builder import MAX_PAGE_BYTES, is_last_page
 from ..records_and_changes import Delete, Insert, InsertIfAbsent, Position, Record, Tag
 from ..storage import Storage
 from .check_runner import ContractViolation, Subject, check, expect, expect_intact, within_timeout

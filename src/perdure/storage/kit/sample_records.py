@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..batcher import batched
 from ..limits import MAX_INTEGER
 from ..records_and_changes import (
     Change,
@@ -19,6 +18,7 @@ from ..records_and_changes import (
     Tag,
     accepted_results,
 )
+from ..request_batcher import batched
 from ..storage import Storage
 from .check_runner import ContractViolation, expect
 

@@ -12,7 +12,6 @@ from itertools import islice
 
 import asyncpg
 
-from ..batcher import Batcher, copy_error
 from ..contract import Engine, MaintenanceReport, StorageInfo, counter_finding
 from ..errors import (
     OutcomeUnknown,
@@ -22,7 +21,7 @@ from ..errors import (
     StorageFailed,
     StorageFull,
 )
-from ..pages_and_damage import MAX_PAGE_BYTES, Damaged, Page, checked
+from ..page_builder import MAX_PAGE_BYTES, Damaged, Page, checked
 from ..records_and_changes import (
     Address,
     Change,
@@ -36,6 +35,7 @@ from ..records_and_changes import (
     Space,
     Tag,
 )
+from ..request_batcher import Batcher, copy_error
 from ..watch import Watch
 from .commit_codec import CommitCall, CommitReply, decode_reply, encode_calls
 from .location import parse_url

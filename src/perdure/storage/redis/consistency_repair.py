@@ -10,17 +10,17 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import NamedTuple, cast
 
-from ..batcher import batched
 from ..contract import MaintenanceReport, StorageInfo
 from ..errors import StorageCorrupt, StorageError
-from ..pages_and_damage import Damaged
+from ..page_builder import Damaged
 from ..records_and_changes import Address, Space
+from ..request_batcher import batched
 from ..shards import shard_of
-from .key_layout import NUL, Keys, LexRange, batches_by_shard, decode_record, entry_names
 from .node import Node, parse_info
 from .router import Call, Router
 from .scripts import MISSING_SCRIPT, STALE_SCRIPT, Argument
 from .shard_merge import MergedScan, ShardScan
+from .stored_layout import NUL, Keys, LexRange, batches_by_shard, decode_record, entry_names
 from .topology import Topology
 
 BATCH_SIZE = 100

@@ -25,12 +25,12 @@ from ..records_and_changes import (
 )
 from ..watch import Watch
 from .consistency_repair import maintain, server_info
-from .key_layout import Keys
 from .location import parse_url
 from .notifications import Listener
 from .reader import Reader
 from .router import Router
 from .server_checks import check_servers
+from .stored_layout import Keys
 from .topology import Topology, topology_for
 from .writer import Writer
 

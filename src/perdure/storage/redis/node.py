@@ -18,8 +18,8 @@ import hiredis
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
 from redis.exceptions import AuthenticationError, BusyLoadingError, ReadOnlyError, RedisError, ResponseError
 
-from ..batcher import Batcher
 from ..errors import OutcomeUnknown
+from ..request_batcher import Batcher
 from .errors import unknown_outcome_error, unreachable_error
 from .scripts import Command
 

@@ -12,10 +12,13 @@ from functools import partial
 from itertools import takewhile
 from typing import cast
 
-from ..pages_and_damage import MAX_PAGE_BYTES, Damaged, Page, checked
+from ..page_builder import MAX_PAGE_BYTES, Damaged, Page, checked
 from ..records_and_changes import Address, Micros, PageRequest, Record, Space, Tag
 from ..shards import SHARD_COUNT, shard_of
-from .key_layout import (
+from .router import Call, Router
+from .scripts import COUNTS_SCRIPT, RECORDS_SCRIPT, Command
+from .shard_merge import MergedScan, ShardScan
+from .stored_layout import (
     Keys,
     decode_record,
     due_range,
@@ -27,9 +30,6 @@ from .key_layout import (
     position_entry,
     tag_prefix,
 )
-from .router import Call, Router
-from .scripts import COUNTS_SCRIPT, RECORDS_SCRIPT, Command
-from .shard_merge import MergedScan, ShardScan
 
 MAX_RECORDS_PER_READ = 1000
 """Limit on the index entries that a listing reads at a time. The number doubles with each read."""

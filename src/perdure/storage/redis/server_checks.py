@@ -22,10 +22,10 @@ from ..errors import (
     StorageUnavailable,
     UnsafeServer,
 )
-from .key_layout import Keys
 from .location import Location
 from .node import Node, parse_info
 from .router import Router
+from .stored_layout import Keys
 from .topology import Topology
 
 FORMAT_VERSION = 1

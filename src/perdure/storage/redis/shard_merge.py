@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import cast
 
 from ..shards import merge_sorted
-from .key_layout import LexRange
 from .router import Call, Router
 from .scripts import RANGES_SCRIPT
+from .stored_layout import LexRange
 
 
 class ShardScan:

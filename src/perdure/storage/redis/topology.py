@@ -21,9 +21,9 @@ from redis.exceptions import RedisError
 from ..errors import StorageClosed, StorageUnavailable
 from ..shards import SHARD_COUNT
 from .errors import server_error, unreachable_error
-from .key_layout import Keys
 from .location import Location
 from .node import Host, Node, parse_info
+from .stored_layout import Keys
 
 DISCOVERY_GRACE = 0.1
 """Seconds to wait for the slot maps of all nodes. After that, the best map received so far is used."""

@@ -28,7 +28,10 @@ from ..records_and_changes import (
     guard_delta,
 )
 from ..shards import SHARD_COUNT, shard_of
-from .key_layout import (
+from .router import Call, Router
+from .scripts import WRITE_SCRIPT, Argument
+from .shard_merge import MergedScan, ShardScan
+from .stored_layout import (
     Keys,
     batches_by_shard,
     decode_state,
@@ -39,9 +42,6 @@ from .key_layout import (
     entry_address,
     expired_range,
 )
-from .router import Call, Router
-from .scripts import WRITE_SCRIPT, Argument
-from .shard_merge import MergedScan, ShardScan
 
 MAX_MESSAGE_BYTES = 1024
 """Maximum size of a notification in bytes. A larger one is sent without addresses, and wakes all watches."""

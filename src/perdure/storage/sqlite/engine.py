@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 
 from ..contract import Engine, MaintenanceReport, StorageInfo, counter_finding
-from ..pages_and_damage import Damaged, checked, page_of
+from ..page_builder import Damaged, checked, page_of
 from ..records_and_changes import (
     Address,
     Change,

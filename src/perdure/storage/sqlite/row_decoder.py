@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any, TypeVar
 
-from ..pages_and_damage import Damaged
+from ..page_builder import Damaged
 from ..records_and_changes import Address, Record, Space, Tag
 from .database import statement
 from .errors import is_undecodable

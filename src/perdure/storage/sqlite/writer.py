@@ -16,8 +16,8 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Generic, NamedTuple, TypeAlias, TypeVar, cast
 
-from ..batcher import batched, copy_error, resolve
 from ..errors import StorageBusy, StorageClosed
+from ..request_batcher import batched, copy_error, resolve
 from .database import execute_when_unlocked
 from .errors import translate_errors
 from .location import Location

@@ -27,9 +27,9 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from ..batcher import batched
-from ..pages_and_damage import Damaged
+from ..page_builder import Damaged
 from ..records_and_changes import Address, Micros, Position, Record, RecordState, Space, Tag
+from ..request_batcher import batched
 from ..shards import SHARD_COUNT, shard_of
 
 NUL = b"\0"

@@ -17,7 +17,6 @@ from ..storage import Committed, Insert, Micros, Record, Replace
 from ..storage.errors import NewerFormat, StorageError
 from ..storage.time_types import DAY, HOUR, MINUTE
 from .errors import CorruptFeedRecord
-from .hourly_link_summary import LinkSummary, merge_hours, parse_summary, summarize_hour, summary_format
 from .item import ITEMS, Item
 from .link_invalidation import (
     DAYS,
@@ -31,6 +30,7 @@ from .link_invalidation import (
     parse_marks,
     read_links,
 )
+from .link_rollup import LinkSummary, merge_hours, parse_summary, summarize_hour, summary_format
 from .store import FeedStore, older_than
 
 log = logging.getLogger("perdure.feeds")
