@@ -7,16 +7,19 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import anyio
 import pytest
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.shared.exceptions import MCPError
-from mcp_types import CreateMessageResult, ListRootsResult, Root, TextContent
+from mcp_types import CreateMessageResult, ElicitResult, ListRootsResult, Root, TextContent
 from pydantic import BaseModel
 
 from perdure import Again, Owner, Task, Tasks
 from perdure.mcp import Identify
+from perdure.mcp.server import tasks_of
+from perdure.storage.time_types import system_clock
 from perdure.tasks.errors import InvalidValue
 from perdure.testing import FakeAnswer, FakeClient, NoAnswerLeft, Question, SimulatedTime, run_task
 
@@ -60,6 +63,14 @@ def make_server(url: str = "memory:", identify: Identify | None = None) -> MCPSe
         said = await task.sample([{"role": "user", "content": {"type": "text", "text": "Hi"}}], max_tokens=5)
         roots = await task.list_roots()
         return f"{said['content']['text']} {len(roots)}"
+
+    @server.tool()
+    @tasks.durable(retries=1, retry_on=(ConnectionError,), backoff=0)
+    async def sign_in(ctx: Context[Any, Any], task: Task) -> str:
+        answer = await ctx.elicit_url("Sign in", "https://example.org", elicitation_id=uuid4().hex)
+        if task.attempt == 1:
+            raise ConnectionError("lost")
+        return f"{answer.action} at attempt {task.attempt}"
 
     @server.tool()
     @tasks.durable
@@ -159,6 +170,39 @@ def test_the_answer_can_come_a_week_later() -> None:
     assert "elicitation/create" in time.run(scenario)
     assert asked_at[0] >= timedelta(days=7)
     assert time.now().isoformat() >= "2026-01-08"
+
+
+async def test_one_task_runs_after_another() -> None:
+    server = make_server()
+    tasks = tasks_of(server)
+    assert tasks is not None
+    other = tasks.overridden("memory:", owner=Owner.local(), clock=system_clock)
+    with other, pytest.raises(InvalidValue, match="already running"):
+        await run_task(server, "always_again")
+    with pytest.raises(MCPError, match="never works"):
+        await run_task(server, "always_again")
+
+
+async def test_a_url_is_opened_once_though_its_id_is_new_in_each_attempt() -> None:
+    client = FakeClient(ElicitResult(action="accept"))
+    result = await run_task(make_server(), "sign_in", client=client)
+    assert result.structured_content == {"result": "accept at attempt 2"}
+    assert len(client.questions) == 1
+
+
+async def test_an_answer_that_asserts_fails_with_its_own_error() -> None:
+    def check(question: Question) -> dict[str, str]:
+        assert question.message == "something else"
+        return {}
+
+    with pytest.raises(AssertionError, match="something else"):
+        await run_task(make_server(), "build_report", {"year": 1}, client=FakeClient(check))
+
+
+def test_a_year_is_no_problem() -> None:
+    time = SimulatedTime()
+    time.run(anyio.sleep, 365 * 86_400)
+    assert time.elapsed >= timedelta(days=365)
 
 
 def test_a_simulation_in_which_nothing_can_happen_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+import anyio
 import pytest
-from msgspec.structs import replace
 
-from perdure.runtime import Runtime, Task
-from perdure.tasks import Snapshot, Status
+from perdure.runtime import InputFailed, Runtime, Task
+from perdure.tasks import InputKind, Snapshot, Status
+from perdure.tasks.inputs import InputError
 
 from ..conditions import wait_until
 from ..markers import row
@@ -154,33 +155,49 @@ async def test_who_was_answered_comes_before_who_has_not_begun(replicas: Replica
 
 
 @row(65)
-async def test_a_run_that_gives_up_waiting_gets_its_slot_back_too(replicas: Replicas) -> None:
-    app, crowd, go_on = new_app(), Crowd(), asyncio.Event()
-    patience = asyncio.timeout(None)
+async def test_a_run_that_gives_up_waiting_takes_a_slot_again_before_it_continues(replicas: Replicas) -> None:
+    app, crowd = new_app(), Crowd()
+    scopes, released = list[anyio.CancelScope](), asyncio.Event()
 
     @app.function()
-    async def impatient(task: Task) -> str:
-        try:
-            async with patience:
-                await task.elicit("Whose?")
-        except TimeoutError:
-            await crowd.work("work")
-            return "nobody said"
-        return "never"
+    async def asks(task: Task) -> str:
+        with anyio.CancelScope() as scope:
+            scopes.append(scope)
+            await task.elicit("?", {"type": "object", "properties": {}})
+        crowd.enter("asks")
+        crowd.leave("asks")
+        return "gave up"
 
     @app.function()
-    async def hog() -> None:
-        crowd.enter("work")
-        await go_on.wait()
-        crowd.leave("work")
+    async def works() -> None:
+        crowd.enter("works")
+        await released.wait()
+        crowd.leave("works")
 
-    runtime = await replicas.start(app, replace(STEADY_HEARTBEAT, concurrency=1))
-    made = await runtime.submit("impatient")
-    await until_status(runtime, made, Status.INPUT_REQUIRED)
-    taken = await runtime.submit("hog")
-    await wait_until(lambda: crowd.now["work"] == 1)
-    patience.reschedule(asyncio.get_running_loop().time())
-    await several_heartbeats(runtime, taken, 1)
-    go_on.set()
-    assert value_of(await runtime.wait(ME, made.task.task_id, 60)) == "nobody said"
-    assert crowd.most["work"] == 1
+    runtime = await replicas.start(app, with_concurrency(1))
+    first = await runtime.submit("asks")
+    await until_status(runtime, first, Status.INPUT_REQUIRED)
+    second = await runtime.submit("works")
+    await wait_until(lambda: crowd.now["works"] == 1)
+    scopes[0].cancel()
+    await asyncio.sleep(0.2)
+    assert crowd.most["asks"] == 0
+    released.set()
+    assert value_of(await runtime.wait(ME, first.task.task_id, 60)) == "gave up"
+    await runtime.wait(ME, second.task.task_id, 60)
+    assert crowd.most["all"] == 1
+
+
+async def test_a_question_without_an_answer_in_time_is_withdrawn(replicas: Replicas) -> None:
+    app = new_app()
+
+    @app.function()
+    async def asks(task: Task) -> str:
+        late = InputError(code=-1, message="too late")
+        with pytest.raises(InputFailed, match="too late"):
+            await task.ask_one(InputKind.ELICITATION, {"message": "?"}, timeout=0.05, timeout_error=late)
+        return ", ".join(str(each.is_answered) for each in task.questions.values())
+
+    runtime = await replicas.start(app)
+    made = await runtime.submit("asks")
+    assert value_of(await runtime.wait(ME, made.task.task_id, 60)) == "True"

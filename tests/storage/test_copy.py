@@ -370,7 +370,7 @@ async def test_an_unreadable_copy_state_is_reported(source: Storage, target: Sto
     await insert_each(
         target, make_record("under-way", partition="perdure", space=COPIES, body='{"source":1}')
     )
-    with pytest.raises(StorageCorrupt, match="the stored state of an unfinished copy"):
+    with pytest.raises(StorageCorrupt, match="the state of an unfinished copy"):
         await copied(source, target)
 
 

@@ -67,6 +67,8 @@ class Admission(Extension):
         self._serving = serving
         self._identity = identity
         self._handlers = handlers
+        self._rounds: dict[str, anyio.CancelScope] = {}
+        """The waits for the answers of clients that do not understand tasks, by the ids of their tasks."""
 
     def methods(self) -> Sequence[MethodBinding]:
         return self._handlers.bindings()
@@ -124,6 +126,7 @@ class Admission(Extension):
         """Take the answers of a round, and wait on."""
         runtime = self._serving.runtime
         await runtime.get(caller.owner, task_id)
+        self._end_round(task_id)
         answers = (ctx.params or {}).get("inputResponses")
         if isinstance(answers, Mapping) and answers:
             with suppress(TerminalTask):
@@ -144,11 +147,20 @@ class Admission(Extension):
 
     async def _cancel_unless_answered(self, caller: Caller, task_id: str, asked: frozenset[str]) -> None:
         """Cancel the task of a client that does not return with its answers: no other client knows it."""
-        await anyio.sleep(INPUT_ROUND_TIMEOUT)
-        with suppress(PerdureError):
-            task = (await self._serving.runtime.get(caller.owner, task_id)).task
-            if asked <= task.outstanding.keys():
-                await self._serving.runtime.cancel(caller.owner, task_id)
+        with anyio.CancelScope() as scope:
+            self._end_round(task_id)
+            self._rounds[task_id] = scope
+            await anyio.sleep(INPUT_ROUND_TIMEOUT)
+            del self._rounds[task_id]
+            with suppress(PerdureError):
+                task = (await self._serving.runtime.get(caller.owner, task_id)).task
+                if asked <= task.outstanding.keys():
+                    await self._serving.runtime.cancel(caller.owner, task_id)
+
+    def _end_round(self, task_id: str) -> None:
+        """Stop waiting for the answers of an earlier round: the client has returned."""
+        if task_id in self._rounds:
+            self._rounds.pop(task_id).cancel()
 
     # Up to 2025-11-25: the client requests a task, or waits. Resolvers ask inside the task.
 

@@ -22,6 +22,7 @@ from mcp_types import LOG_LEVEL_META_KEY, REQUEST_TIMEOUT, CallToolRequestParams
 
 from ..runtime import ClientCannotAnswer, InputFailed, Task
 from ..tasks import InputKind
+from ..tasks.inputs import InputError
 from .errors import cannot_answer
 from .wire import REQUEST_ID, JsonObject, as_object, client_capabilities, protocol_of
 
@@ -56,10 +57,10 @@ class TaskChannel:
             raise _unavailable(method)
         timeout = (opts or {}).get("timeout")
         try:
-            with anyio.fail_after(timeout):
-                asked = await self._task.ask_one(InputKind(method), None if params is None else dict(params))
-        except TimeoutError:
-            raise MCPError(REQUEST_TIMEOUT, f"the client did not answer within {timeout:g} seconds") from None
+            given = None if params is None else dict(params)
+            asked = await self._task.ask_one(
+                InputKind(method), given, timeout=timeout, timeout_error=_no_answer(timeout)
+            )
         except ClientCannotAnswer as error:
             raise cannot_answer(error) from error
         except InputFailed as error:
@@ -83,6 +84,12 @@ class TaskChannel:
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         await self._task.report_progress(progress, total, message)
+
+
+def _no_answer(timeout: float | None) -> InputError:
+    return InputError(
+        code=REQUEST_TIMEOUT, message=f"the client did not answer within {timeout or 0:g} seconds"
+    )
 
 
 def _unavailable(method: str) -> RuntimeError:

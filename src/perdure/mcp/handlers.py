@@ -143,7 +143,7 @@ class Handlers:
         self._serving = serving
         self._identity = identity
         self._polls = PollLimiter()
-        self._created: WeakKeyDictionary[ServerSession, Snapshot] = WeakKeyDictionary()
+        self._created: WeakKeyDictionary[ServerSession, list[Snapshot]] = WeakKeyDictionary()
         """The tasks that calls created which have not been answered yet. Each request has its own session."""
         self.is_bound = False
         """Whether the server serves the methods."""
@@ -268,7 +268,7 @@ class Handlers:
                 return await self._answer_call(ctx, call_next)
             case "subscriptions/listen", version if version == PROTOCOL_2026:
                 return await self._listen(ctx, call_next)
-            case "logging/setLevel", _:
+            case "logging/setLevel", version if version != PROTOCOL_2026:
                 self._serving.streams.set_level(ctx, (ctx.params or {}).get("level"))
                 return await call_next(ctx)
             case "initialize", _:
@@ -336,7 +336,7 @@ class Handlers:
 
     def remember_created(self, ctx: RequestContext, snapshot: Snapshot) -> None:
         """Note that a call created a task, which its answer will name."""
-        self._created[ctx.session] = snapshot
+        self._created.setdefault(ctx.session, []).append(snapshot)
 
     async def _answer_call(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
         """Make sure that the answer names the task that the call created. Else no client knows the task."""
@@ -348,10 +348,12 @@ class Handlers:
             raise
         lifted = lift_task(result) if ctx.protocol_version == PROTOCOL_2025 else None
         task = lifted["task"] if lifted is not None else as_object(result)
-        created = self._created.get(ctx.session)
-        if created is None or as_object(task).get("taskId") != created.task.task_id:
-            await self._cancel_created(ctx)  # other middleware has replaced the answer
-        else:
+        task_id = as_object(task).get("taskId")
+        created = next(
+            (each for each in self._created.get(ctx.session, ()) if each.task.task_id == task_id), None
+        )
+        await self._cancel_created(ctx, keep=created)  # those that other middleware has replaced or repeated
+        if created is not None:
             self._promise_poll(created)
             if ctx.protocol_version == PROTOCOL_2025:
                 self._serving.notifier.follow(ctx, created, meta_of(ctx).get("progressToken"))
@@ -361,13 +363,14 @@ class Handlers:
             _raise_refusal(result)
         return result
 
-    async def _cancel_created(self, ctx: RequestContext) -> None:
-        """Cancel the task that a call created. With an idempotency key, the client can repeat the call."""
-        created = self._created.pop(ctx.session, None)
-        if created is None or idempotency_key_of(meta_of(ctx)) is not None:
+    async def _cancel_created(self, ctx: RequestContext, keep: Snapshot | None = None) -> None:
+        """Cancel the tasks that a call created. With an idempotency key, the client can repeat the call."""
+        created = self._created.pop(ctx.session, [])
+        if idempotency_key_of(meta_of(ctx)) is not None:
             return
-        with anyio.CancelScope(shield=True), suppress(PerdureError):
-            await self._serving.runtime.cancel(created.task.owner, created.task.task_id)
+        for task in (each.task for each in created if each is not keep):
+            with anyio.CancelScope(shield=True), suppress(PerdureError):
+                await self._serving.runtime.cancel(task.owner, task.task_id)
 
     def _promise_poll(self, snapshot: Snapshot) -> None:
         task = snapshot.task

@@ -30,6 +30,7 @@ from msgspec.structs import replace
 from pydantic import BaseModel
 
 from ..runtime import App, ClientCannotAnswer, Failed, Function, Pause, Runtime, RuntimeConfig, Task
+from ..runtime.config import check_seconds
 from ..storage import Micros, Storage
 from ..storage.time_types import Duration, to_milliseconds, to_seconds
 from ..tasks import Owner, StoreConfig, Success
@@ -94,7 +95,8 @@ class Tasks:
         self._app = App(
             url, store=self._store_config, runtime=_with_options(runtime, concurrency=concurrency)
         )
-        self._host = _RuntimeHost(self._app, _seconds("keep_alive", keep_alive))
+        check_seconds("keep_alive", keep_alive, above_zero=True)
+        self._host = _RuntimeHost(self._app, to_seconds(keep_alive))
         self._handlers = Handlers(self, self._identity)
         self._admission = Admission(self, self._identity, self._handlers)
         self._tools: dict[str, DurableTool] = {}
@@ -278,7 +280,7 @@ class Tasks:
         self.bind(adapter.server)
         for method in self._admission.methods():
             server.add_request_handler(method.method, method.params_type, _for_versions(method))
-        server.middleware.append(self._middleware)
+        server.middleware.insert(0, self._middleware)  # outermost, so that it sees the answer that is sent
         self._set_adapter(adapter)
 
     @property
@@ -313,13 +315,15 @@ class Tasks:
         *,
         owner: Owner,
         clock: Callable[[], Micros],
-        runtime: RuntimeConfig | None = None,
+        **runtime: float,
     ) -> Generator[None]:
         """Use another storage and clock, and one owner for all callers, if the server starts in this block.
 
-        For tests, which must not touch the storage of the server.
+        For tests, which must not touch the storage of the server. `runtime` are options of `RuntimeConfig`.
         """
-        host, app = self._host, self._app.replaced(url, clock=clock, runtime=runtime)
+        if self._states or self._identity.fixed_owner is not None:
+            raise InvalidValue("server", "is already running; run one task after another")
+        host, app = self._host, self._app.replaced(url, clock=clock, **runtime)
         self._host, self._identity.fixed_owner = host.replaced(app), owner
         try:
             yield

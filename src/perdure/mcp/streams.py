@@ -59,6 +59,9 @@ TRANSPORT_KEEP_ALIVE_SECONDS = 15.0
 """The SDK's HTTP transports themselves send a comment after this time without a message."""
 PING_SECONDS = 5.0
 """How long a client has to answer a ping on the session's own stream, and how long until the next one."""
+MAX_FOLLOWING_SESSIONS = 16
+"""Maximum number of sessions that one task notifies. The oldest is no longer notified."""
+
 MAX_REMEMBERED_LEVELS = 10_000
 """Maximum number of sessions whose log level is remembered."""
 KEEP_ALIVE_METHOD = "notifications/perdure/keepAlive"
@@ -127,7 +130,8 @@ class OpenStreams:
 
 def session_key(request: RequestContext) -> SessionKey:
     """Return what identifies the session of a request: its id, or the connection if it has none."""
-    return session_id_of(request) or id(request.session.client_params)
+    connection = request.session.client_params
+    return session_id_of(request) or id(request.session if connection is None else connection)
 
 
 class Delivery:
@@ -168,6 +172,7 @@ class Delivery:
     def restart(self) -> None:
         """Deliver everything from the start of the task, of which the client does not know."""
         self._reports = self._log = 0
+        self._progress = None
 
     def take_reports(self, task: TaskRecord) -> list[Report]:
         """Return the new reports that increase the progress, as the protocol demands."""
@@ -458,6 +463,7 @@ class StatusNotifier:
         self._streams = streams
         self._group = group
         self._following: dict[tuple[SessionKey, str], Delivery] = {}
+        self._scopes: dict[tuple[SessionKey, str], anyio.CancelScope] = {}
 
     def follow(
         self, request: RequestContext, snapshot: Snapshot, progress_token: str | int | None = None
@@ -465,7 +471,9 @@ class StatusNotifier:
         """Follow a task in the session of a request, unless the session already does."""
         key = (session_key(request), snapshot.task.task_id)
         if key not in self._following:
+            self._stop_oldest(snapshot.task.task_id)
             self._following[key] = self._streams.delivery(request, snapshot.task)
+            self._scopes[key] = anyio.CancelScope()
             self._following[key].progress_token = progress_token
             self._group.start_soon(self._follow, request, snapshot.task, key)
         return self._following[key]
@@ -479,11 +487,18 @@ class StatusNotifier:
             request, self._runtime, task.owner, names_task=True, streams=self._streams, is_session=True
         )
         try:
-            await stream.wait_in_session(task)
+            with self._scopes[key]:
+                await stream.wait_in_session(task)
         except Exception as error:  # whatever a transport raises if its client has left
             log.debug("a session is no longer notified of task %s: %s", task.task_id, error)
         finally:
-            del self._following[key]
+            del self._following[key], self._scopes[key]
+
+    def _stop_oldest(self, task_id: str) -> None:
+        """Limit the sessions that follow a task: the SDK does not report that a session has ended."""
+        followers = [key for key in self._following if key[1] == task_id]
+        if len(followers) >= MAX_FOLLOWING_SESSIONS:
+            self._scopes[followers[0]].cancel()
 
 
 class Subscription:

@@ -16,6 +16,8 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar, overload
 
+from msgspec.structs import replace
+
 from ..storage import Micros, Storage, open_storage
 from ..storage.time_types import Duration, system_clock, to_seconds
 from ..tasks import StoreConfig, TaskStore
@@ -47,11 +49,12 @@ class App:
         self._executor = executor
         self._clock: Callable[[], Micros] = system_clock
 
-    def replaced(
-        self, url: str | Storage, *, clock: Callable[[], Micros], runtime: RuntimeConfig | None = None
-    ) -> App:
-        """Return an app with the same functions on another storage, with another clock."""
-        app = App(url, store=self._store, runtime=runtime or self._runtime, executor=self._executor)
+    def replaced(self, url: str | Storage, *, clock: Callable[[], Micros], **runtime: float) -> App:
+        """Return an app with the same functions on another storage, with another clock.
+
+        `runtime` are options of `RuntimeConfig`.
+        """
+        app = App(url, store=self._store, runtime=replace(self._runtime, **runtime), executor=self._executor)
         app.functions, app._clock = self.functions, clock
         return app
 

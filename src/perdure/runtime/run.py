@@ -15,6 +15,7 @@ from math import inf
 from random import uniform
 from typing import cast
 
+import anyio
 from msgspec.structs import replace
 
 from ..storage.errors import StorageError
@@ -358,7 +359,8 @@ class Run:
         """Take a slot again, also where the function itself gave up waiting, and let the clock run."""
         try:
             if self._waits == 1 and not self.cancellation.is_requested:
-                await self._slot.regain()
+                with anyio.CancelScope(shield=True):  # a timeout of the function must not skip the wait
+                    await self._slot.regain()
         finally:
             self._waits -= 1
             self._stopwatch.resume()

@@ -22,6 +22,7 @@ from typing import (
     overload,
 )
 
+import anyio
 import msgspec
 
 from ..storage.time_types import Duration, to_seconds
@@ -39,7 +40,7 @@ from ..tasks import (
 )
 from ..tasks.canonical_json import JsonLike
 from ..tasks.errors import InvalidValue
-from ..tasks.inputs import Capability, ElicitationAnswer, Input, Root, RootsAnswer
+from ..tasks.inputs import Capability, ElicitationAnswer, Input, InputError, Root, RootsAnswer
 from .errors import TaskCancelled
 
 if TYPE_CHECKING:
@@ -289,16 +290,31 @@ class Task:
         *,
         key: str | None = None,
         deadline: Duration | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109
+        timeout_error: InputError | None = None,
     ) -> Input:
-        """Ask one thing. Without a key, it is known by its order among the questions and by its contents."""
+        """Ask one question. Without a key, its order among the questions and its contents identify it.
+
+        If there is no answer within `timeout`, store `timeout_error` as the answer, and raise InputFailed.
+        """
         seconds = None if deadline is None else to_seconds(deadline)
         name = key or self._question_key(kind, params)
+        if key is None and name in self.questions:
+            params = self.questions[name].params  # which may have another elicitation id
         request = InputRequest(kind=kind, params=params, deadline=seconds)
-        return (await self._run.ask({name: request}))[name]
+        with anyio.move_on_after(timeout):
+            return (await self._run.ask({name: request}))[name]
+        error = timeout_error or InputError(code=0, message="there was no answer in time")
+        await self._run.write(
+            lambda task, now, config: edits.fail_question(task, name, error, now=now, config=config)
+        )
+        return (await self._run.ask({name: request}))[name]  # an answer may have come just in time
 
     def _question_key(self, kind: InputKind, params: JsonLike) -> str:
         """Return a key that is the same if the function is run again and asks the same in the same order."""
         self._questions += 1
+        if isinstance(params, Mapping):  # a function that runs again may use another elicitation id
+            params = {name: value for name, value in params.items() if name != "elicitationId"}
         text = canonical_json.encode_checked("inputs", params)
         digest = hashlib.blake2b(kind.encode() + b"\0" + bytes(text), digest_size=6).hexdigest()
         return f"{self._scope}{self._questions}-{digest}"

@@ -383,3 +383,9 @@ def test_options_that_come_later_are_not_accepted_by_durable(bench: ToolServer, 
 def test_options_that_come_later_are_not_accepted_by_tasks(option: str) -> None:
     with pytest.raises(TypeError, match=option):
         Tasks("memory:", **cast("Any", {option: 1}))
+
+
+@pytest.mark.parametrize("keep_alive", [0, -1.0, float("nan"), "15 s"])
+def test_an_interval_that_would_flood_clients_is_refused(keep_alive: Any) -> None:
+    with pytest.raises(InvalidValue, match="keep_alive"):
+        Tasks("memory:", keep_alive=keep_alive)

@@ -9,6 +9,7 @@ import pytest
 from mcp.server import MCPServer
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.extension import Extension
+from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolRequestParams, CallToolResult, TextContent
 
@@ -260,6 +261,38 @@ async def test_a_task_whose_answer_was_replaced_is_cancelled_and_the_other_answe
         answers = [await core.call("endless", task={}), await modern.call("endless")]
         assert [text(answer.result) for answer in answers] == ["out of office"] * 2
         await wait_until(lambda: have(tasks, Status.CANCELLED, Status.CANCELLED))
+
+
+class Repeating:
+    """A middleware that makes each call twice."""
+
+    async def __call__(self, ctx: Request, call_next: CallNext) -> HandlerResult:
+        if ctx.method == "tools/call":
+            await call_next(ctx)
+        return await call_next(ctx)
+
+
+@row(125)
+async def test_a_task_that_a_repeating_middleware_dropped_is_cancelled(url: str) -> None:
+    tasks = Tasks(url, runtime=FAST_CONFIG)
+    server: MCPServer[Any] = MCPServer("host", log_level="ERROR", **tasks.attach(middleware=[Repeating()]))
+    add_endless(server, tasks)
+    async with clients_of(server) as (modern, core):
+        for client in (modern, core):
+            await client.start("endless")
+        expected = [Status.CANCELLED, Status.CANCELLED, Status.WORKING, Status.WORKING]
+
+        async def half_are_cancelled() -> bool:
+            return sorted(await statuses(tasks)) == expected
+
+        await wait_until(half_are_cancelled)
+
+
+def test_the_middleware_of_tasks_is_the_outermost_of_a_low_level_server() -> None:
+    tasks, server = Tasks("memory:"), Server[Any]("low")
+    server.middleware.append(Replacing())
+    tasks.install(server)
+    assert getattr(server.middleware[0], "__self__", None) is tasks
 
 
 async def test_arguments_that_do_not_fit_become_no_task(url: str) -> None:

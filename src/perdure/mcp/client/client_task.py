@@ -140,7 +140,7 @@ class ClientTask:
                 result = await self._subscriptions.run(protocol.session, self.id, until_ended)
             if not result.is_error:
                 await protocol.validate_result(self.tool, result)
-        except (MCPError, ClientTaskError) as error:
+        except Exception as error:
             self._name_task_in(error)
             raise
         return result
@@ -199,7 +199,7 @@ class ClientTask:
             error.task_id = error.task_id or self.id
             raise
 
-    def _name_task_in(self, error: MCPError | ClientTaskError) -> None:
+    def _name_task_in(self, error: Exception) -> None:
         if isinstance(error, ClientTaskError):
             error.task_id = error.task_id or self.id
         else:

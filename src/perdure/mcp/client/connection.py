@@ -97,7 +97,8 @@ class Connector:
         try:
             return await work(protocol_of(self.session, self.session))
         except ConnectionLost as error:
-            self._uses_session = self._reopen is None
+            if error.is_closed:
+                self._uses_session = self._reopen is None
             error.retryable = self._reopen is not None or not error.is_closed
             raise
 
