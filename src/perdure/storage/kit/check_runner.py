@@ -137,7 +137,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 CHECKS: list[Check] = []
-"""All checks, sorted by promise of the contract. Importing `perdure.storage.kit` fills this list."""
+"""All checks, sorted by the promise that each one tests. Importing `perdure.storage.kit` fills this list."""
 
 
 def check(promise: int, *needs: Capability) -> Callable[[CheckFunction], CheckFunction]:
