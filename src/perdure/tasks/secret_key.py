@@ -15,7 +15,7 @@ SETTINGS = Space("settings")
 CURSOR_KEY = Address(SETTINGS, "perdure", "cursor-key")
 """The address of the key that signs cursors for clients."""
 LOCATOR_KEY = Address(SETTINGS, "perdure", "handle-key")
-"""The address of the key that encrypts locators (formerly called handles) for operators."""
+"""The address of the key that encrypts the locators of operators. Locators were once called handles."""
 KEY_BYTES = 32
 
 

@@ -41,7 +41,7 @@ class CountSample(msgspec.Struct, frozen=True):
 
 
 class CountHistory:
-    """The task counts of the last day, or since this process started. `sample_forever` collects them."""
+    """Task counts of the last day, or since a later start of this process. `sample_forever` collects them."""
 
     def __init__(self, counts: Callable[[], Awaitable[Counts]], clock: Callable[[], Micros]) -> None:
         self._counts = counts

@@ -1,4 +1,4 @@
-"""HTML forms: sets the attributes of input elements, and checks submitted data."""
+"""Sets the attributes of the input elements of HTML forms, and checks submitted data."""
 
 from __future__ import annotations
 

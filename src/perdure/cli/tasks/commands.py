@@ -53,7 +53,7 @@ LimitOption = Annotated[int, Option(min=1, max=200, help="Maximum number of resu
 @dataclass(frozen=True, kw_only=True)
 class TaskOptions(CommonOptions):
     def run(self, work: Callable[[Operator], Awaitable[T]]) -> T:
-        """Call `work` with an `Operator`, and return its result. Reword error messages meant for clients."""
+        """Call `work` with an `Operator`, and return its result. Reword error messages for operators."""
         try:
             return anyio.run(_run, self.existing_storage(), work)
         except NotFound as error:
