@@ -1,9 +1,10 @@
 """Encode and decode record bodies, which are JSON objects that contain a format number.
 
-A different release of perdure may have written a body. Each type of body is a msgspec struct whose tag is the
-format number, so the number is always written and always checked. If it is higher than this release
-supports, or an enumeration has an unknown value, a newer version of perdure wrote the body, and decoding
-raises NewerFormat. Any other body that cannot be decoded is damaged, and decoding raises StorageCorrupt.
+A body may have been written by a different release of perdure. Each type of body is a msgspec struct whose
+tag is the format number, so the number is always written and always checked. If the number is higher than
+this release supports, or an enumeration field has an unknown value, a newer version of perdure wrote the
+body, and decoding raises NewerFormat. Any other body that cannot be decoded is damaged, and decoding raises
+StorageCorrupt.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ FORMAT_FIELD = "format"
 """The JSON key of the format number. Declare every body struct with `tag_field=FORMAT_FIELD, tag=1`."""
 
 UNREADABLE = (msgspec.MsgspecError, PerdureError, RecursionError)
-"""Exceptions that decoding a body can raise. PerdureError comes from the `__post_init__` of the body."""
+"""Exceptions that decoding a body can raise. `__post_init__` of a body struct may raise PerdureError."""
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 
 class _Unnumbered(msgspec.Struct, tag_field=FORMAT_FIELD, tag=0):
-    """A placeholder. msgspec requires a format number only in a union, which needs a second struct."""
+    """A placeholder that forms a union with each body struct. msgspec requires a tag only in a union."""
 
 
 class BodyFormat(Generic[T]):
@@ -69,7 +70,7 @@ class BodyFormat(Generic[T]):
 
 
 def number_of(body: str) -> int | None:
-    """Return the format number of a body, or None if it has no such number or is not valid JSON."""
+    """Return the format number of a body, or None if the body has no such number or is not valid JSON."""
     try:
         plain = cast("object", msgspec.json.decode(body))
     except UNREADABLE:
@@ -79,7 +80,7 @@ def number_of(body: str) -> int | None:
 
 
 def check_number(key: str, body: str, newest: int) -> None:
-    """Raise NewerFormat if the format number of a body is higher than `newest`. Accept any other body."""
+    """Raise NewerFormat if the format number of `body` is higher than `newest`. Accept any other body."""
     number = number_of(body)
     if number is not None and number > newest:
         raise _newer_number(key, number, newest)
@@ -90,11 +91,11 @@ def _newer_number(key: str, number: int, newest: int) -> NewerFormat:
 
 
 _Part: TypeAlias = tuple[object, inspect.Type, str]
-"""A nested value, its declared type, and its path relative to the value that contains it."""
+"""A nested value, its declared type, and its path relative to the containing value."""
 
 
 def _unknown_values(value: object, kind: inspect.Type, path: str) -> Iterator[tuple[str, str]]:
-    """Yield the path and the value of each string that its enumeration does not contain."""
+    """Yield `(path, string)` for each enumeration field whose string is not a member of the enumeration."""
     if isinstance(kind, (inspect.EnumType, inspect.LiteralType)):
         known = kind.values if isinstance(kind, inspect.LiteralType) else [each.value for each in kind.cls]
         if isinstance(value, str) and value not in known:

@@ -1,4 +1,4 @@
-"""Count the calls in flight, so that an engine's `close` can wait for them."""
+"""Count the calls in flight, so that an engine's `close` can wait for them to finish."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .errors import StorageClosed
 
 
 class CallTracker:
-    """Counts the calls in flight. Run each call in `with tracker:`. Use a tracker in one event loop only."""
+    """Counts the calls in flight. Run each call inside `with tracker:`. Use it in one event loop only."""
 
     def __init__(self) -> None:
         self._count = 0

@@ -14,23 +14,23 @@ The verbs are the methods `get`, `commit`, `page`, `due`, `counts`, `purge` and 
     its version, order and tag are the same. It increases the version by one. If a different record is stored,
     the result is `Conflict` with the stored version, which can equal the expected version. If no record is
     stored, the result is `Missing`.
- 6. `Delete` is accepted under the same condition as `Replace`. Otherwise it has the same results.
+ 6. `Delete` is accepted under the same condition as `Replace`. If refused, it has the same results.
  7. A commit writes all of its changes or none of them. It contains at most 25 changes, all in one partition,
     each to a different record, in at most 8 spaces. The bodies that it writes have a total size of at most
     2 MiB in UTF-8. Each change is checked against the records as they were before the commit. If a change is
     refused, nothing is written, and the caller gets a result for every change.
  8. If several clients change the same version of a record concurrently, exactly one succeeds, unless a call
-    raises. Each record's history is linearizable. A write that raised OutcomeUnknown may be missing from it.
+    raises. Each record's history is linearizable. A history may lack a write that raised OutcomeUnknown.
  9. A guard refuses a commit if and only if every change is accepted and the commit would raise the number of
     live records with a guarded tag above the limit. Records count as live at the commit's `now`. The
     `guard_count` in the result is the number that the commit would have reached. Before the guard refuses a
     commit, it may purge expired records of the partition. This purge is not rolled back.
 10. `page` returns the live records of a partition that come strictly after a position, in `(order, key)`
-    order, ascending or descending, optionally only those with one tag. It seeks in an index. Reading all
+    order, ascending or descending, optionally only records with one tag. It seeks in an index. Reading all
     pages returns a record exactly once if it is live at the `now` of every page and keeps the requested tag.
 11. `page` without a partition does the same over all partitions, in `(order, key, partition)` order. A page
-    with fewer records than its limit is the last one, unless its bodies reach MAX_PAGE_BYTES in total. A page
-    ends with the record that reaches this size, so a page is empty only at the end. See `is_last_page`.
+    with fewer records than its limit is the last page, unless its bodies reach MAX_PAGE_BYTES in total. A
+    page ends with the record that reaches this size, so a page is empty only at the end. See `is_last_page`.
 12. `due` returns the live records of a lane with `wake_at <= until`, in `(wake_at, key, partition, space)`
     order, with the same limits as a page.
 13. `counts` returns the exact number of live records for each tag, in one partition or across all
@@ -40,8 +40,8 @@ The verbs are the methods `get`, `commit`, `page`, `due`, `counts`, `purge` and 
 15. A new record can be inserted at the address of an expired record, purged or not.
 16. `purge` deletes at most `limit` records with `expires_at <= until`, earliest first (ties in any order).
     It updates the counters, and returns the records that this call deleted. An insert or a guard may have
-    deleted others earlier. If `purge` returns fewer than `limit` records, none are left. An `until` in the
-    future also deletes live records. If the call raises, it may have deleted records.
+    deleted other expired records earlier. If `purge` returns fewer than `limit` records, none are left. An
+    `until` in the future also deletes live records. If the call raises, it may have deleted records.
 17. Bodies are returned exactly as they were written. A name can contain any character except NUL. Names are
     ordered by code point, and no name gives access to records that were stored under a different name.
 18. A watch wakes when a record that it covers changes, even if no caller was waiting at that moment. It is
@@ -59,7 +59,7 @@ The verbs are the methods `get`, `commit`, `page`, `due`, `counts`, `purge` and 
     raises StorageCorrupt. `maintain` reports it.
 
 Across all partitions, promises 11, 12, 13 and 16 hold after a delay of up to `lag` seconds. All others hold
-immediately. The memory engine keeps all promises except 20 and 21, because its records belong to one process.
+at once. The memory engine keeps all promises except 20 and 21, because its records belong to one process.
 Engines do not check arguments: `Storage` rejects invalid calls before they reach the engine. Records that are
 read together are not a snapshot: one may be from before a commit and another from after it. Use at most about
 1,000 tags in each space and partition, because an engine may store all their counts together. The version of
@@ -111,7 +111,7 @@ class StorageInfo(msgspec.Struct, frozen=True, kw_only=True):
     server: str = ""
     """The name and version of the database software, or an empty string if unknown."""
     time: Micros | None = None
-    """The current time on the server's clock. None if it is unknown or there is no server."""
+    """The current time on the server's clock. None if the time is unknown or there is no server."""
     path: str | None = None
     """The absolute path of the database file. None if the records are not in a file on this machine."""
     is_shared: bool = True
@@ -156,7 +156,7 @@ class Engine(ABC):
         """
 
     async def info(self) -> StorageInfo:
-        """Return facts about the server or the file, for display."""
+        """Return facts about the server or the file that stores the records, for display."""
         return StorageInfo()
 
     @abstractmethod

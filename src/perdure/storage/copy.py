@@ -1,8 +1,8 @@
 """Copy all records from one storage to another, then compare the copy with the source.
 
 A state record in the target stores the progress, so that an interrupted copy can be resumed. A target that
-contains records but no state record is refused, unless `merge` is set. All reads use `now=0`, when no record
-has expired yet, so expired records are copied too. No process may write to either storage during a copy.
+contains records but no state record is refused, unless `merge` is set. All reads use `now=0`. No record
+has expired at that time, so all records are copied. No process may write to either storage during a copy.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _STATE_ADDRESS = Address(COPIES, "perdure", "under-way")
 _EPOCH: Micros = 0
 PAGE_SIZE = 100
 MAX_CONCURRENT_COMMITS = 16
-"""Maximum number of commits in flight. Commits run concurrently because many contain only one record."""
+"""Maximum number of commits in flight. Commits run concurrently because many of them are small."""
 
 
 class CopyProgress(msgspec.Struct, frozen=True, kw_only=True):
     """The progress of a copy, passed to `on_progress` after each page of records."""
 
     step: str
-    """What this step does with the records: `copied` in the first step, `compared` in the second."""
+    """The current step: `copied` while records are copied, then `compared` while the copy is checked."""
     space: Space
     records: int
-    """Number of records in this space that this call of `copy_records` has copied or compared so far."""
+    """Number of records in `space` that this call of `copy_records` has processed so far in this step."""
 
 
 ProgressCallback: TypeAlias = Callable[[CopyProgress], None]
@@ -72,7 +72,7 @@ async def copy_records(
     merge: bool = False,
     on_progress: ProgressCallback = lambda _: None,
 ) -> Mapping[Space, int]:
-    """Copy all records in these spaces, and return the number of records in each space.
+    """Copy all records in `spaces` from `source` to `target`. Return the number of records in each space.
 
     `name` identifies the source. If the target contains an unfinished copy from this source, resume the copy.
     If the target contains other records, raise TargetNotEmpty, unless `merge` is set. With `merge`, a record
@@ -115,7 +115,7 @@ async def _compare_space(
 async def _compare_counts(
     source: Storage, target: Storage, space: Space, records: int, *, merge: bool
 ) -> None:
-    """Check that all source records were read and, without `merge`, that the target contains no others."""
+    """Check that all source records were read. Without `merge`, also check that the target has no others."""
     expected = dict(await source.counts(space, now=_EPOCH))
     actual = dict(await target.counts(space, now=_EPOCH))
     if sum(expected.values()) != records:
@@ -148,7 +148,7 @@ async def _write_page(target: Storage, page: Sequence[Record]) -> None:
 
 
 def _split_into_commits(page: Sequence[Record]) -> Iterator[list[Record]]:
-    """Split the records into groups, each of which fits into one commit."""
+    """Split the records of a page into groups. Each group fits into one commit."""
     partitions: defaultdict[str, list[Record]] = defaultdict(list)
     for record in page:
         partitions[record.partition].append(record)
@@ -171,7 +171,7 @@ def _split_into_commits(page: Sequence[Record]) -> Iterator[list[Record]]:
 async def _load_state(
     target: Storage, spaces: Sequence[Space], name: str, *, merge: bool
 ) -> tuple[_CopyState, Record]:
-    """Load the state of an unfinished copy, or start a new copy. Return the state and its record."""
+    """Load the state of an unfinished copy, or start a new copy. Return the state and the record of it."""
     record = await target.get(_STATE_ADDRESS, now=_EPOCH)
     if record is not None:
         state = _decode_state(record)
@@ -199,6 +199,6 @@ def _decode_state(record: Record) -> _CopyState:
 
 
 async def _commit_state(target: Storage, change: Change) -> None:
-    """Change the state record. Raise TargetNotEmpty if another copy has changed it."""
+    """Apply `change` to the state record. Raise TargetNotEmpty if another copy has changed that record."""
     if not isinstance(await target.commit([change], now=_EPOCH), Committed):
         raise TargetNotEmpty("another copy into this target is running; wait until it has finished")

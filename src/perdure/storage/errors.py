@@ -124,7 +124,7 @@ class StorageUnavailable(StorageError):
 class StorageFailed(StorageError):
     """Raised when no other error class describes the failure. `__cause__` is the engine's own error.
 
-    A commit may have been written, so read the records before you write again.
+    A commit that failed may have been written, so read the records before you write again.
     """
 
 
@@ -133,9 +133,9 @@ class OutcomeUnknown(StorageFailed):
 
 
 class TargetNotEmpty(StorageError):
-    """Raised when the target of a copy already contains records, or when another copy into it is running.
+    """Raised when the target of a copy already contains records, or another copy is running.
 
-    If `can_merge` is True, the same copy is allowed with `merge=True`.
+    If `can_merge` is True, the copy can be repeated with `merge=True`.
     """
 
     def __init__(self, reason: str, *, can_merge: bool = False) -> None:
@@ -144,7 +144,7 @@ class TargetNotEmpty(StorageError):
 
 
 class CopyMismatch(StorageError):
-    """Raised when a copy differs from its source, for example because a process wrote to one of them."""
+    """Raised when a copy differs from its source, for example because a process wrote to either."""
 
     def __init__(
         self, space: str, partition: str, key: str, reason: str = "the copy differs from the source"

@@ -20,7 +20,7 @@ BATCH_SIZE = 500
 
 
 class Damage(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes a damaged record, which cannot be decoded."""
+    """Describes a record that is damaged and cannot be decoded."""
 
     space: Space
     key: str
@@ -37,7 +37,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
 
     examined: int
     damaged: tuple[Damage, ...]
-    """The records that cannot be decoded, except those that were already quarantined."""
+    """The damaged records, except records that were already quarantined before this inspection."""
     newer: int
     """Number of records that were written by a newer version of perdure."""
     quarantined: int
@@ -45,7 +45,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def quarantine(storage: Storage, record: Record, *, now: Micros) -> bool:
-    """Quarantine a damaged record. Return False if another client has changed the record in the meantime."""
+    """Quarantine a damaged record. Return False if another client changed the record after it was read."""
     change = record.replace_with(body=record.body, tag=CORRUPT_TAG)
     return isinstance(await storage.commit([change], now=now), Committed)
 

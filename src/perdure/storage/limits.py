@@ -82,7 +82,7 @@ def check_integer(field: str, number: int, minimum: int = 0, maximum: int = MAX_
 
 
 def check_text(field: str, text: object, maximum: int, minimum: int = 1) -> int:
-    """Check a string, and return its size in UTF-8 bytes."""
+    """Check the string `text`, and return its size in UTF-8 bytes."""
     if not isinstance(text, str):
         raise InvalidArgument(field, f"must be str, not {type(text).__name__}")
     try:
@@ -98,7 +98,7 @@ def check_text(field: str, text: object, maximum: int, minimum: int = 1) -> int:
 
 
 def _check_change(change: Change) -> int:
-    """Check a change, and return the size of its new body in bytes."""
+    """Check a change. Return the size in bytes of the body that the change writes, or 0 for a delete."""
     if isinstance(change, Delete):
         check_address(*change.address)
         return 0

@@ -1,6 +1,6 @@
 """The memory engine: the simplest implementation of the contract, for tests and demonstrations.
 
-Its records are lost when the process ends. The contract kit compares every other engine with this one. No
+Its records are lost when the process ends. The contract kit compares every other engine with it. No
 method awaits anything, so each verb is atomic in the event loop. The indexes contain only records that are in
 `_records`. Reads skip expired records, which remain in `_records` until they are purged.
 """
@@ -138,7 +138,7 @@ class MemoryEngine(Engine):
             yield self._records[address]
 
     def _guard_excess(self, guard: Guard, partition: str, delta: int, now: Micros) -> int | None:
-        """Return None if the guard accepts the commit, otherwise the count that would have been reached."""
+        """Return None if `guard` accepts the commit, otherwise the count that the commit would reach."""
         if delta <= 0 or self._guarded_count(guard, partition) + delta <= guard.max_count:
             return None
         for record in [each for each in self._expired(now) if each.partition == partition]:

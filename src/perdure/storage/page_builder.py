@@ -20,7 +20,7 @@ MAX_PAGE_BYTES = 8 * 1024 * 1024
 
 
 class Damaged(msgspec.Struct, frozen=True):
-    """Describes a stored record that cannot be read. An engine uses it internally in place of the record."""
+    """Describes a stored record that cannot be read. Engines use it internally in place of a Record."""
 
     address: Address
     reason: str
@@ -34,7 +34,7 @@ class Damaged(msgspec.Struct, frozen=True):
 
 
 def checked(found: Iterable[Record | Damaged | None]) -> list[Record | None]:
-    """Return the records as a list. Raise StorageCorrupt if any record is damaged."""
+    """Return the items of `found` as a list. Raise StorageCorrupt if any of them is a damaged record."""
     records: list[Record | None] = []
     for each in found:
         if isinstance(each, Damaged):
@@ -56,7 +56,7 @@ class Page:
         return len(self.records) >= self._limit or self.bytes >= MAX_PAGE_BYTES
 
     def add(self, found: Record | Damaged | None) -> None:
-        """Add a record. Skip a damaged record, and log a warning."""
+        """Add a record to the page. If the record is damaged, skip it and log a warning."""
         if isinstance(found, Record):
             self.records.append(found)
             self.bytes += _size(found.body)
@@ -65,7 +65,7 @@ class Page:
 
 
 def page_of(found: Iterable[Record | Damaged | None], limit: int) -> list[Record]:
-    """Return the records that fit into one page. Stop reading when the page is full."""
+    """Return records from `found` until a page is full. Skip damaged records."""
     page = Page(limit)
     for each in found:
         page.add(each)

@@ -1,6 +1,6 @@
 """The types of the storage contract: records, changes and results. `decide` accepts or refuses a change.
 
-Times are integers, in microseconds since the Unix epoch. They always come from the caller: no engine uses a
+Times are integers, in microseconds since the Unix epoch. Times always come from the caller: no engine uses a
 clock to make decisions. `gc=False` is safe because the structs contain no reference cycles.
 """
 
@@ -57,19 +57,19 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     space: Space
     partition: str
-    """The group that the record belongs to. A commit can only change records of the same partition."""
+    """The group that the record belongs to. All changes of a commit must be in one partition."""
     key: str
     order: Micros
     """The number by which listings are sorted. It never changes after the record is inserted."""
     body: str
     """JSON text, returned exactly as it was written. Engines do not parse it."""
     version: int = 1
-    """Starts at 1 when the record is inserted, and increases by one with each `Replace`."""
+    """The version number. It starts at 1 when the record is inserted. Each `Replace` increases it by one."""
     tag: Tag = ""
     expires_at: Micros | None = None
-    """From this time on, only `purge` sees the record. None if it never expires."""
+    """From this time on, only `purge` sees the record. None if the record never expires."""
     lane: str | None = None
-    """The name of the queue in which `due` finds the record, from `wake_at` on. None if it has no timer."""
+    """The queue in which `due` finds the record from `wake_at` on. None if the record has no timer."""
     wake_at: Micros | None = None
 
     @property
@@ -96,7 +96,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         lane: str | None = None,
         wake_at: Micros | None = None,
     ) -> Replace:
-        """Return a change that replaces this record. Omitted arguments become None, not the old value."""
+        """Return a change that replaces this record. An omitted argument sets its field to None."""
         after = Record(
             space=self.space,
             partition=self.partition,
@@ -125,11 +125,11 @@ class _Insertion(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Insert(_Insertion, frozen=True, gc=False):
-    """A change that creates a record. If its address is taken, the result is `Conflict`."""
+    """A change that creates a record. If the address is already taken, the result is `Conflict`."""
 
 
 class InsertIfAbsent(_Insertion, frozen=True, gc=False):
-    """A change that creates a record. If its address is taken, nothing changes and the result is `Kept`."""
+    """A change that creates a record. If the address is taken, nothing changes and the result is `Kept`."""
 
 
 class _Modification(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -154,10 +154,10 @@ Change: TypeAlias = Insert | InsertIfAbsent | Replace | Delete
 
 
 class Guard(msgspec.Struct, frozen=True, kw_only=True):
-    """A limit on a commit: at most `max_count` live records can have one of `tags`.
+    """A condition for a commit: afterwards, at most `max_count` live records may have a tag in `tags`.
 
-    Only records in `space` and in the partition of the commit are counted. A commit that does not raise their
-    number is accepted, even if the number already exceeds the limit.
+    Only records in `space` and in the partition of the commit are counted. A commit that does not raise this
+    count is accepted, even if the count already exceeds the limit.
     """
 
     space: Space
@@ -172,7 +172,7 @@ class Accepted(msgspec.Struct, frozen=True, gc=False):
 
 
 class Kept(msgspec.Struct, frozen=True, gc=False):
-    """The result of an `InsertIfAbsent` whose address is taken, with the version of the stored record."""
+    """The result of an `InsertIfAbsent` whose address is taken. `version` is the stored version."""
 
     version: int
 
@@ -180,15 +180,15 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
 class Conflict(msgspec.Struct, frozen=True, gc=False):
     """The result of a replace or delete that found a different record, or of an insert that found any record.
 
-    `actual` is the version of the stored record. If the record was deleted and inserted again, this can equal
-    the expected version, so do not compare the two.
+    `actual` is the version of the stored record. If the record was deleted and inserted again, `actual` can
+    equal the expected version, so do not compare the two versions.
     """
 
     actual: int
 
 
 class Missing(msgspec.Struct, frozen=True, gc=False):
-    """The result of a replace or delete that found no live record at its address."""
+    """The result of a replace or delete that found no live record at the address of the change."""
 
 
 ChangeResult: TypeAlias = Accepted | Kept | Conflict | Missing
@@ -204,7 +204,7 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
     """The result of a commit that was not written.
 
     `results` has one result for each change. A change that is `Accepted` or `Kept` did not cause the refusal.
-    If the guard caused it, `guard_count` is the count that the guard would have found after the commit.
+    If the guard caused the refusal, `guard_count` is the count that the commit would have reached.
     """
 
     results: tuple[ChangeResult, ...]
@@ -224,7 +224,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def start(self) -> Position:
-        """The position after which the page starts. If `after` is None, this is the start of the listing."""
+        """The position after which the page starts: `after`, or the start of the listing if it is None."""
         return self.after or (LAST_POSITION if self.descending else FIRST_POSITION)
 
 
@@ -250,10 +250,10 @@ class RecordState(NamedTuple):
 
 
 def decide(change: Change, stored: RecordState | None) -> ChangeResult:
-    """Return the result of a change. `stored` is the state of the live record that it affects, or None.
+    """Return the result of a change. `stored` is the state of the live record at its address, or None.
 
     A replace or delete is accepted only if the stored record is still the one that the caller read. Comparing
-    versions is not enough: a record that was deleted and inserted again starts at the same version.
+    versions is not enough: a record that was deleted and inserted again can have the same version.
     """
     if isinstance(change, Insert):
         return Accepted(change.record.version) if stored is None else Conflict(stored.version)
@@ -268,7 +268,7 @@ def decide(change: Change, stored: RecordState | None) -> ChangeResult:
 
 
 def accepted_results(results: tuple[ChangeResult, ...]) -> tuple[Accepted | Kept, ...] | None:
-    """Return the results if every change was accepted or kept, otherwise None."""
+    """Return `results` if every change was accepted or kept, otherwise None."""
     accepted = tuple([result for result in results if isinstance(result, (Accepted, Kept))])
     return accepted if len(accepted) == len(results) else None
 
@@ -280,7 +280,7 @@ def check_server_decision(
     guard_count: int | None,
     was_written: bool,
 ) -> Committed | Refused | StorageFailed:
-    """Return the result of a commit that the server decided, or an error if `decide` disagrees with it.
+    """Compare the server's decision on a commit with `decide`. Return the result, or an error if they differ.
 
     PostgreSQL and Redis run their own copies of `decide`. If the copies ever disagree, a caller must not get
     `Committed` for a commit that was not written. `stored` contains the states that the server found,
@@ -299,7 +299,7 @@ def check_server_decision(
 
 
 def tag_deltas(change: Change, result: Accepted | Kept) -> Iterator[tuple[Space, Tag, int]]:
-    """Yield the space, the tag and the difference for each counter that an accepted change affects."""
+    """Yield `(space, tag, delta)` for each counter that an accepted change affects. `delta` is 1 or -1."""
     if isinstance(result, Kept):
         return
     before, after = record_before(change), record_after(change)
@@ -314,7 +314,7 @@ def tag_deltas(change: Change, result: Accepted | Kept) -> Iterator[tuple[Space,
 def guard_delta(
     guard: Guard, changes: Sequence[Change], results: Sequence[Accepted | Kept], now: Micros
 ) -> int:
-    """Return by how much the accepted changes raise the number of live records that a guard limits."""
+    """Return the number by which the accepted changes increase the count of live records for `guard`."""
     total = 0
     for change, result in zip(changes, results, strict=True):
         if isinstance(result, Accepted):

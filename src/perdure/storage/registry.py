@@ -44,13 +44,13 @@ def register_engine(
     exists: str | None = None,
     is_shared: bool = True,
 ) -> None:
-    """Register a custom engine for URLs with this scheme.
+    """Register a custom engine for URLs whose scheme is `scheme`.
 
     `opener` has the form `"package.module:function"` and is imported on first use. If a module is missing,
     the error message recommends `pip install <package>`. `migrator` and `exists` name optional functions in
-    the same module. `async def migrate(url)` creates or migrates the tables, and is needed if opening the
-    engine does not. `def exists(url) -> bool` returns whether the file exists, and is needed if opening the
-    engine creates a missing file. Set `is_shared` to False if each process has its own records.
+    the same module. `async def migrate(url)` creates or migrates the tables. It is needed if opening the
+    engine does neither. `def exists(url) -> bool` returns whether the file exists. It is needed if opening
+    the engine creates a missing file. Set `is_shared` to False if each process has its own records.
     """
     module, _, function = opener.partition(":")
     _engines[scheme] = _EngineEntry(module, function, package, migrator, exists, is_shared)
@@ -65,7 +65,8 @@ async def open_storage(url: str) -> Storage:
 async def migrate_storage(url: str) -> None:
     """Create the tables of a storage, or migrate them to the newest schema.
 
-    An engine without a migration function does this when it is opened, so it is opened and closed.
+    An engine without a migration function creates or migrates its tables when it is opened. Such an engine is
+    opened and closed.
     """
     entry = _entry_for(url)
     if entry.migrator is None:
@@ -105,5 +106,5 @@ def _load(url: str, entry: _EngineEntry, function: str) -> object:
 
 
 def _redacted(url: str) -> str:
-    """Return a URL for messages. If it has a user or options, return only the scheme, to hide passwords."""
+    """Return `url` for messages. If it contains `@` or `?`, return only the scheme, to hide passwords."""
     return f"{url.partition(':')[0]}:..." if "@" in url or "?" in url else url

@@ -24,7 +24,7 @@ class Batcher(Generic[Request, Response]):
 
     `run_batch` returns a response, or an exception to raise, for each request, in order. If `run_batch`
     itself raises, every request in the batch fails with that error. At most `max_concurrent` batches are in
-    flight. A batch contains at most `max_items` requests with a total weight of at most `max_weight`. A
+    flight. A batch contains at most `max_items` requests, whose `weight` adds up to at most `max_weight`. A
     request that is heavier than `max_weight` is sent in a batch of its own.
     """
 
@@ -102,7 +102,7 @@ class Batcher(Generic[Request, Response]):
 
 
 def resolve(future: asyncio.Future[Response], response: Response | Exception) -> None:
-    """Deliver a response or an error to the caller, unless the caller has stopped waiting."""
+    """Deliver a response or an error to the caller that awaits `future`, unless it has stopped waiting."""
     if future.done():
         return
     if isinstance(response, Exception):

@@ -1,6 +1,6 @@
 """Divide partitions into a fixed number of shards, for engines that distribute records over several nodes.
 
-An index across all partitions has one part per shard. A part has its own hash tag (Redis) or key (DynamoDB).
+An index across all partitions has one part per shard. Each has its own hash tag (Redis) or key (DynamoDB).
 A query across all partitions reads every shard and merges the sorted results.
 """
 
@@ -15,7 +15,7 @@ from zlib import crc32
 T = TypeVar("T")
 
 SHARD_COUNT = 64
-"""Number of shards. Never change it: it determines where records are stored."""
+"""Number of shards. Never change this number: it determines where records are stored."""
 
 
 def shard_of(partition: str) -> int:
@@ -30,5 +30,5 @@ def merge_sorted(
     *,
     descending: bool = False,
 ) -> list[T]:
-    """Merge several sorted iterables, and return the first `limit` items."""
+    """Merge several sorted iterables, and return the first `limit` items of the merged sequence."""
     return list(islice(merge(*parts, key=key, reverse=descending), limit))

@@ -1,7 +1,7 @@
 """A sorted set of tuples, stored in blocks. The memory engine uses it for its indexes.
 
 Adding, removing or finding a key takes O(log n) comparisons, and moves at most 1024 keys in a block.
-The standard library has no sorted container, and 60 lines do not justify a dependency.
+The standard library has no sorted container, and this module is too short to justify a dependency.
 """
 
 from __future__ import annotations

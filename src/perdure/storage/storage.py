@@ -52,12 +52,12 @@ class Storage:
 
     @property
     def write_error(self) -> StorageError | None:
-        """The error of the most recent failed write. None if no write failed, or one has succeeded since."""
+        """The error of the most recent failed write. None if a later write succeeded, or none failed."""
         return self._write_error
 
     @property
     def name(self) -> str:
-        """The name of the engine, for display and logs. Code must not depend on it."""
+        """The name of the engine, for display and logs. Code must not depend on the name."""
         return self._engine.name
 
     @property
@@ -66,11 +66,11 @@ class Storage:
         return self._engine.lag
 
     async def get(self, address: Address, *, now: Micros) -> Record | None:
-        """Return the newest committed live record at this address, or None if there is no such record."""
+        """Return the newest committed live record at `address`, or None if there is no such record."""
         return (await self.get_many((address,), now=now))[0]
 
     async def get_many(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]:
-        """Return the live record, or None, for each of up to 100 addresses, which can be in any partition."""
+        """Return the live record, or None, for each address. Accept up to 100 addresses in any partitions."""
         self._check_open()
         check_length("addresses", addresses, MAX_ADDRESSES)
         check_integer("now", now)
@@ -81,7 +81,7 @@ class Storage:
     async def commit(
         self, changes: Sequence[Change], *, now: Micros, guard: Guard | None = None
     ) -> Committed | Refused:
-        """Write all of the changes, or none. All changes must be in the same partition."""
+        """Write either all of the changes or none of them. All changes must be in the same partition."""
         self._check_open()
         check_integer("now", now)
         check_changes(changes)
@@ -107,10 +107,10 @@ class Storage:
         tag: Tag | None = None,
         descending: bool = False,
     ) -> list[Record]:
-        """Return up to `limit` live records after a position, from one partition or across all partitions.
+        """Return up to `limit` live records after the position `after`, from one partition or from all.
 
-        A page has fewer records if the listing ends, or if the bodies reach 8 MiB in total. `is_last_page`
-        distinguishes the two cases.
+        A page has fewer than `limit` records if the listing ends, or if the bodies reach 8 MiB in total.
+        `is_last_page` distinguishes the two cases.
         """
         self._check_open()
         check_space(space, partition)
@@ -145,7 +145,7 @@ class Storage:
         return await self._engine.counts(space, partition, now=now)
 
     async def purge(self, *, until: Micros, limit: int) -> list[Purged]:
-        """Delete up to `limit` records with `expires_at <= until`, and return them."""
+        """Delete up to `limit` records with `expires_at <= until`. Return their addresses and tags."""
         self._check_open()
         check_integer("until", until)
         check_integer("limit", limit, 1, MAX_PAGE_RECORDS)
@@ -174,7 +174,7 @@ class Storage:
         return await self._engine.maintain(repair=repair)
 
     async def info(self) -> StorageInfo:
-        """Return facts about the server or the file, for display. Code must not depend on them."""
+        """Return facts about the server or file, for display. Code must not depend on these facts."""
         self._check_open()
         return await self._engine.info()
 

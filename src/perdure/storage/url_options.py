@@ -14,7 +14,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def parse_options(query: str, options: type[T], location: str, help_text: str) -> T:
-    """Parse a query string into an `options` struct. If it is invalid, raise CannotOpen with `help_text`."""
+    """Parse `query` into an `options` struct. If `query` is invalid, raise CannotOpen with `help_text`."""
     try:
         given = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), errors="strict"))
     except ValueError:  # not chained, because its message may contain a password
@@ -23,7 +23,7 @@ def parse_options(query: str, options: type[T], location: str, help_text: str) -
 
 
 def convert_options(given: Mapping[str, str], options: type[T], location: str, help_text: str) -> T:
-    """Convert strings to an `options` struct. If a string is invalid, raise CannotOpen with `help_text`."""
+    """Convert `given` to an `options` struct. If a value is invalid, raise CannotOpen with `help_text`."""
     try:
         return msgspec.convert(given, options, strict=False)
     except ValueError as error:  # its message contains the name of the option, but not its value

@@ -14,7 +14,7 @@ _WatchScope: TypeAlias = tuple[Space, str | None, str | None]
 
 
 class Watch:
-    """A subscription to changes in a record, a partition or a space. `Storage.watch` creates it."""
+    """A subscription to changes to a record, a partition or a space. `Storage.watch` creates a watch."""
 
     def __init__(self, registry: WatchRegistry, scope: _WatchScope) -> None:
         self.scope = scope
@@ -55,7 +55,7 @@ class Watch:
 class WatchRegistry:
     """The open watches of one engine. Use it in one event loop only.
 
-    `on_watched_changed` is called when the first watch is opened and when the last one is closed.
+    `on_watched_changed` is called when the first watch is opened and when the last open watch is closed.
     """
 
     def __init__(self, on_watched_changed: Callable[[], None] = lambda: None) -> None:

@@ -1,7 +1,7 @@
-"""Encode a batch of commits as arguments of the SQL function `commit_group`, and decode its reply.
+"""Encode a batch of commits as arguments of the SQL function `commit_group`, and decode the reply.
 
-The server decides which commits to write, and returns its decisions with the state of the records that it
-found. This module then computes the result of each change with `decide`, the rule that all engines share.
+The server decides which commits to write, and returns its decisions together with the state of the stored
+records. This module then computes the result of each change with `decide`, the rule that all engines share.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class CommitReply(NamedTuple):
     """The reply of the server, in which numbers and booleans are strings.
 
     `written` and `guard_counts` have an element for each commit. The other fields have an element for each
-    change, and contain the state of the record that was stored at its address.
+    change, and contain the state of the record that was stored at the address of that change.
     """
 
     written: Sequence[str]
@@ -64,7 +64,7 @@ class CommitReply(NamedTuple):
 
 
 def encode_calls(calls: Sequence[CommitCall]) -> Iterator[list[str | None]]:
-    """Yield the array arguments of `commit_group`, in order."""
+    """Yield the array arguments of `commit_group`, in the order of its parameters."""
     yield [commit.partition for commit in calls]
     yield _as_text(commit.now for commit in calls)
     yield _end_offsets(commit.changes for commit in calls)

@@ -1,7 +1,7 @@
 """The PostgreSQL engine. It stores records in one schema, which any number of clients can share.
 
 A commit calls the SQL function `commit_group`, so that it takes only one round trip. Concurrent commits share
-a call, and so do concurrent reads by address. The module `pool` handles lost connections.
+one call, and concurrent reads by address share one query. The module `pool` handles lost connections.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _LOCK_CONFLICTS = asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError
 
 
 async def open_engine(url: str) -> PostgresEngine:
-    """Connect to the server in a URL. Create or migrate the tables, unless the URL has `migrate=never`."""
+    """Connect to the server at `url`. Create or migrate the tables, unless the URL has `migrate=never`."""
     location = parse_url(url)
     return PostgresEngine(await open_pool(location, may_migrate=location.options.migrate == "auto"))
 
@@ -148,7 +148,10 @@ class PostgresEngine(Engine):
     async def _read_one_by_one(
         self, listing: str, values: Callable[[int], Sequence[object]], limit: int, now: Micros
     ) -> list[Record]:
-        """Read records one by one to skip damaged ones. A statement that reads a damaged record fails."""
+        """Read the records of `listing` one by one, and skip damaged records.
+
+        A statement that reads several records fails if any of them is damaged.
+        """
         count, seen = limit, 0
         page = Page(limit)
         while True:
@@ -209,7 +212,7 @@ class PostgresEngine(Engine):
     async def _commit_per_partition(
         self, batch: Sequence[CommitCall], error: StorageBusy
     ) -> Sequence[Committed | Refused | Exception]:
-        """Repeat a failed batch with one call per partition, because only one partition may be locked."""
+        """Repeat a failed batch with one call per partition: perhaps just one of the partitions is locked."""
         partitions: dict[str, list[int]] = {}
         for index, commit in enumerate(batch):
             partitions.setdefault(commit.partition, []).append(index)
@@ -227,7 +230,7 @@ class PostgresEngine(Engine):
         return [results[index] for index in range(len(batch))]
 
     async def _try_commit(self, part: Sequence[CommitCall]) -> Sequence[Committed | Refused | StorageError]:
-        """Run some of the commits of a batch. If this fails, return a copy of the error for each commit."""
+        """Run the commits in `part`. If the call fails, return a copy of the error for each commit."""
         try:
             return await self._commit_batch(part)
         except StorageError as error:
@@ -251,7 +254,7 @@ class PostgresEngine(Engine):
         return purged
 
     async def _purge_with_retry(self, until: Micros, limit: int) -> list[asyncpg.Record]:
-        """Run a purge. Repeat it if it was rolled back because of a concurrent transaction."""
+        """Run a purge. Repeat the purge if it was rolled back because of a concurrent transaction."""
         for _ in range(MAX_PURGE_ATTEMPTS - 1):
             try:
                 return await self._write("purge", None, until, limit)
@@ -263,7 +266,7 @@ class PostgresEngine(Engine):
     async def _write(
         self, name: str, addresses: Sequence[Address] | None, *values: object
     ) -> list[asyncpg.Record]:
-        """Run a statement that locks partitions, writes records, and notifies other clients."""
+        """Run the SQL statement `name`, which locks partitions, writes records and notifies clients."""
         location = self._pool.location
         message = self._listener.message(addresses)
         return await self._pool.write(
@@ -277,7 +280,8 @@ class PostgresEngine(Engine):
 async def _maintain(pool: ConnectionPool, *, repair: bool) -> MaintenanceReport:
     """Compare all counters with the records, find damaged records, and update the planner's statistics.
 
-    With `repair`, also correct the counters, which blocks all writes. PostgreSQL frees space by itself.
+    With `repair`, also correct the counters. The correction blocks all writes.
+    PostgreSQL frees space by itself.
     """
     schema = pool.location.quoted_schema
     async with pool.transaction() as session:

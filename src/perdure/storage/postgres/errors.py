@@ -1,6 +1,6 @@
 """Convert PostgreSQL error codes and errors of the driver to storage errors.
 
-The important question is whether a failed write may have been applied. If the server reports an error, it has
+The important question is whether a failed write may have been applied. A server that reports an error has
 rolled back the write. The outcome is unknown only if the connection was lost after the write was sent.
 """
 
@@ -37,7 +37,7 @@ DRIVER_ERRORS = (
 T = TypeVar("T")
 
 _CONNECTION_LOST_CODES = {"57P01", "57P02", "57P03", "57P05", "25P03", "40003"}
-"""Error codes that mean a lost connection. All codes that start with 08 mean this too."""
+"""Error codes that mean a lost connection. All codes that start with 08 also mean a lost connection."""
 
 _ERRORS_BY_CODE: Mapping[str, tuple[type[StorageError], str]] = {
     "25006": (StorageReadOnly, "the server or the session is read-only"),
@@ -63,7 +63,7 @@ _CONNECT_ERRORS: Mapping[str, tuple[str, str]] = {
 
 
 def as_storage_error(error: Exception, location: Location, *, was_sent: bool = False) -> StorageError:
-    """Return the storage error for an error of the driver. The caller sets its `__cause__`.
+    """Return the storage error for an error of the driver. The caller must set its `__cause__`.
 
     `was_sent` is True if a write may have been sent to the server.
     """
@@ -85,7 +85,7 @@ def as_storage_error(error: Exception, location: Location, *, was_sent: bool = F
 def as_connect_error(error: Exception, location: Location) -> StorageError:
     """Return the storage error for an error that occurred while connecting.
 
-    An unreachable server is not reported as CannotOpen, because it may become reachable later.
+    An unreachable server is not reported as CannotOpen, because the server may become reachable later.
     """
     if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
         return StorageUnavailable(f"{location.display_name}: no host accepts writes; only standbys responded")
@@ -109,5 +109,5 @@ def _code(error: Exception) -> str:
 
 
 def _find(table: Mapping[str, T], code: str) -> T | None:
-    """Return the entry for an error code or, if there is none, for its class (the first two characters)."""
+    """Return the entry for `code`. If there is none, return the entry for its first two characters."""
     return table.get(code) or table.get(code[:2])

@@ -1,7 +1,7 @@
 """Parse a `postgresql:` URL into the server, the database, the schema and the options.
 
 perdure removes its own options from the URL and passes the rest to the driver. Messages show the URL without
-user and password.
+the user and the password.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     pool: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 8
     """Maximum number of connections. While a watch is open, one more connection receives notifications."""
     pooler: Literal["transaction"] | None = None
-    """The mode of a pooler, such as PgBouncer, in front of the server. None if there is no pooler."""
+    """The mode of the pooler, such as PgBouncer, in front of the server. None if there is no pooler."""
     migrate: Literal["auto", "never"] = "auto"
-    """Whether opening the storage creates or migrates the tables. If `never`, only `perdure migrate` does."""
+    """Whether opening the storage creates or migrates the tables. With `never`, it does not."""
     statement_timeout: _Seconds = 60.0
     """Maximum number of seconds that a statement can take before StorageBusy is raised. 0 means no limit."""
     lock_timeout: _Seconds = 30.0
@@ -49,9 +49,9 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
     """The result of parsing a URL: a server, a schema and options."""
 
     dsns: tuple[str, ...]
-    """The URLs that are passed to the driver, one for each host. They are tried in this order."""
+    """The URLs that are passed to the driver, one for each host. The hosts are tried in this order."""
     display_name: str
-    """The URL for messages, without user and password. `schema` is its only option."""
+    """The URL to show in messages. It contains no user and no password, and `schema` is its only option."""
     options: Options = Options()
 
     @property
@@ -66,7 +66,10 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def channel(self) -> str:
-        """The notification channel. If two schemas share it by chance, watches may wake without a change."""
+        """The name of the notification channel, computed from a hash of the schema name.
+
+        If two schemas have the same hash by chance, watches may wake without a change.
+        """
         return f"perdure_{crc32(self.options.schema.encode()):08x}"
 
     @property

@@ -1,6 +1,7 @@
-"""Wake the watches of this client when other clients commit, by LISTEN or (behind a pooler) by polling.
+"""Wake the watches of this client when other clients commit. Use LISTEN or, behind a pooler, polling.
 
-Nothing runs while no watch is open. After a reconnect all watches wake, because changes may have been missed.
+Listening stops soon after the last open watch is closed. After a reconnect, all watches wake,
+because changes may have been missed.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
     from .pool import Connection
 
 LINGER_SECONDS = 5.0
-"""Seconds to keep listening after the last watch is closed, because a new watch is often opened soon."""
+"""Seconds to keep listening after the last open watch is closed, because a new watch is often opened soon."""
 RECONNECT_DELAY = 1.0
 """Seconds to wait before a lost connection is replaced."""
 KEEPALIVE_SECONDS = 30.0
-"""Seconds between two checks that the connection still works."""
+"""Seconds between two checks of whether the notification connection still works."""
 POLL_SECONDS = 0.2
 MAX_PAYLOAD_BYTES = 7_999
 
@@ -46,7 +47,7 @@ class ChangeListener(ABC):
         self._end: asyncio.TimerHandle | None = None
 
     def message(self, addresses: Sequence[Address] | None) -> str:
-        """Return the notification after changes at `addresses`. If they are None, it wakes all watches."""
+        """Return the notification to send after changes at `addresses`. None means: wake all watches."""
         message = msgspec.json.encode((self._client, addresses))
         if len(message) > MAX_PAYLOAD_BYTES:
             return self.message(None)
@@ -89,7 +90,7 @@ class ChangeListener(ABC):
 
 
 class NotifyListener(ChangeListener):
-    """Receives the notifications of other clients on a separate connection."""
+    """Uses a separate connection to receive the notifications that other clients send."""
 
     async def _listen_once(self) -> None:
         connection = await self._pool.connect()

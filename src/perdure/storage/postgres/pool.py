@@ -27,14 +27,14 @@ CONNECT_TIMEOUT = 10.0
 """Maximum number of seconds for connecting to a host."""
 CLOSE_TIMEOUT = 5.0
 CLIENT_TIMEOUT_MARGIN = 10.0
-"""Additional seconds for which the client waits, so that the server's own statement timeout expires first."""
+"""Seconds that the client waits beyond the statement timeout, so that the server's timeout expires first."""
 FULL_SCAN_TIMEOUT = 86_400.0
 """Maximum number of seconds for a statement that scans whole tables."""
 _PLANNER_SETTINGS = {"enable_seqscan": "off", "enable_bitmapscan": "off", "enable_sort": "off", "jit": "off"}
 """Settings that make the query planner use indexes, even on a table without statistics.
 
 `jit` is off because PostgreSQL before version 18 assigns a very high cost to a plan that contains a disabled
-operation, and would therefore compile the plan.
+operation, and would therefore compile such a plan.
 """
 _LONG_TRANSACTION_SETTINGS = """
     SET LOCAL statement_timeout = 0;
@@ -94,7 +94,7 @@ class ConnectionPool:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Session]:
-        """Provide a session for a long transaction, which `close` cancels after CLOSE_TIMEOUT seconds."""
+        """Provide a session in a long transaction. `close` cancels it after CLOSE_TIMEOUT seconds."""
         async with self._acquire_tracked() as session:
             try:
                 async with self._cancel_after_close(), session.transaction():
@@ -134,7 +134,7 @@ class ConnectionPool:
 
     @asynccontextmanager
     async def _cancel_after_close(self) -> AsyncGenerator[None]:
-        """Cancel the work in this context, also on the server, CLOSE_TIMEOUT seconds after `close` starts."""
+        """CLOSE_TIMEOUT seconds after `close` starts, cancel the work in this context and on the server."""
         limit = asyncio.timeout(None)
         self._long_running.add(limit)
         try:
@@ -171,7 +171,7 @@ class ConnectionPool:
 async def _connect(location: Location, dsns: Sequence[str]) -> Connection:
     """Connect to the first host that is reachable and not a standby. Each host has its own timeout.
 
-    With a pooler, session settings and prepared statements are not supported and not used.
+    Poolers do not support session settings and prepared statements, so neither is used with a pooler.
     """
     is_pooled = location.options.pooler is not None
     seconds = location.options.statement_timeout
@@ -203,6 +203,6 @@ async def _skip_reset(_: object) -> None:
 
 
 def _terminate_unused(task: asyncio.Task[Connection]) -> None:
-    """Close a new connection if the caller that opened it was cancelled."""
+    """Close the connection that `task` opened. The caller was cancelled and cannot use the connection."""
     if not task.cancelled() and task.exception() is None:
         task.result().terminate()

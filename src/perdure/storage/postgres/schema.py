@@ -1,7 +1,7 @@
 """Check the server, create and migrate the tables, and load the SQL statements.
 
 Each SQL statement is in its own file, `sql/<name>.sql`. If several processes migrate at the same time, the
-first one does the work, and the others wait for it.
+first process does the work, and the others wait until it has finished.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def migrate(url: str) -> None:
 
 
 async def open_pool(location: Location, *, may_migrate: bool) -> ConnectionPool:
-    """Connect to the server, and create or migrate the tables if this is necessary and allowed."""
+    """Connect to the server. Create or migrate the tables if necessary and if `may_migrate` is True."""
     pool = await ConnectionPool.open(location)
     try:
         await prepare_schema(pool, may_migrate=may_migrate)
@@ -72,7 +72,7 @@ async def prepare_schema(
 
 
 async def _migrate(pool: ConnectionPool, steps: tuple[str, ...]) -> None:
-    """Run the migrations that have not run yet, in one transaction."""
+    """In one transaction, run all migrations that have not run yet."""
     location = pool.location
     async with pool.transaction() as session:
         await session.execute(_LOCK_MIGRATION, location.options.schema, timeout=FULL_SCAN_TIMEOUT)
@@ -163,7 +163,7 @@ def page_statement(schema: str, *, one_partition: bool, one_tag: bool, descendin
 
 
 def limit_bytes(listing: str, maximum: int) -> str:
-    """Return a statement that ends a listing when the total size of its bodies reaches `maximum` bytes.
+    """Return a statement that ends `listing` when the total size of the bodies reaches `maximum` bytes.
 
     The server knows the length of a body without reading it.
     """
@@ -173,12 +173,12 @@ def limit_bytes(listing: str, maximum: int) -> str:
 
 
 def addresses_only(listing: str) -> str:
-    """Return a statement that reads only the addresses of the records in a listing."""
+    """Return a statement that reads only the addresses of the records in `listing`."""
     _, rest = listing.split("\n", 1)
     return f"SELECT space, partition, key\n{rest}"
 
 
 def migrations() -> tuple[str, ...]:
-    """Return the migration scripts in order. Each one raises the schema version by one."""
+    """Return the migration scripts in order. Each script raises the schema version by one."""
     scripts = sorted((_PACKAGE / "migrations").iterdir(), key=lambda each: each.name)
     return tuple(script.read_text(encoding="utf-8") for script in scripts)

@@ -23,8 +23,8 @@ _PACKAGE = files(__package__ or "")
 _MIN_VERSION = (3, 40)
 _HEADER_READ_ATTEMPTS = 5
 _LOCK_RETRY_SECONDS = 0.0005, 0.003
-"""Range of the random delay between attempts to get a lock. SQLite's own delays are longer: a process that
-uses them may never get the lock while others keep writing."""
+"""Range of the random delay between attempts to get a lock. SQLite's own delays are longer: with them,
+a process may never get the lock while other processes keep writing."""
 
 
 def prepare_database(location: Location, steps: tuple[tuple[str, ...], ...] | None = None) -> None:
@@ -46,7 +46,7 @@ def prepare_database(location: Location, steps: tuple[tuple[str, ...], ...] | No
 
 
 def connect(location: Location, *, create: bool = False, wait_for_locks: bool = False) -> sqlite3.Connection:
-    """Return a connection for any thread. It waits for a locked database only if `wait_for_locks` is True."""
+    """Return a connection for any thread. Only with `wait_for_locks`, it waits for a locked database."""
     options = location.options
     db = sqlite3.connect(
         f"{_uri(location)}?mode={'rwc' if create else 'rw'}",
@@ -90,7 +90,7 @@ def _uri(location: Location) -> str:
 
 
 def _migrate(db: sqlite3.Connection, location: Location, steps: tuple[tuple[str, ...], ...]) -> None:
-    """Run the migrations that have not run yet, in one transaction."""
+    """In one transaction, run all migrations that have not run yet."""
     if _read_version(db, location) == len(steps):
         return
     db.execute("BEGIN")
@@ -151,7 +151,7 @@ def _read_header_with_retry(location: Location) -> tuple[int, int]:
 def _read_header(location: Location) -> tuple[int, int]:
     """Return the application id and the schema version from the header of the file, without taking locks.
 
-    Do not use `open` to read the file: on POSIX, closing it would release this process's locks on the file.
+    Do not use `open` to read the file: on POSIX, closing it would release all locks of this process on it.
     """
     db = sqlite3.connect(f"{_uri(location)}?mode=ro&immutable=1", uri=True)
     try:

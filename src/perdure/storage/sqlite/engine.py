@@ -1,6 +1,6 @@
 """The SQLite engine. It stores records in one file, which several processes can use at the same time.
 
-Writes use `writer` and `write_transaction`. Reads use `read_connections` and `row_decoder`.
+The modules `writer` and `write_transaction` handle writes. `read_connections` and `row_decoder` handle reads.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DUE = statement("due")
 _COUNTS = statement("counts")
 _ALL = statement("all")
 VACUUM_PAGES = 500
-"""Number of pages that a vacuum frees per step. Each step locks the database for a few milliseconds."""
+"""Number of pages that each step of a vacuum frees. Each step locks the database for a few milliseconds."""
 
 
 async def open_engine(url: str) -> SqliteEngine:
@@ -49,7 +49,7 @@ async def open_engine(url: str) -> SqliteEngine:
 
 
 def _connect(location: Location) -> tuple[sqlite3.Connection, sqlite3.Connection]:
-    """Return a connection for writing and one for reading. Run this in a thread, because it can block."""
+    """Return a connection for writing and one for reading. Call this function in a thread: it can block."""
     prepare_database(location)
     writing = connect(location)
     try:

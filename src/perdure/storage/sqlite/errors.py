@@ -44,7 +44,7 @@ def is_undecodable(error: sqlite3.Error) -> bool:
 
 
 def as_storage_error(error: sqlite3.Error, path: str) -> StorageError:
-    """Return the storage error for a SQLite error. The caller sets its `__cause__`."""
+    """Return the storage error for a SQLite error. The caller must set its `__cause__`."""
     code = _primary_code(error)
     if is_undecodable(error):
         code = sqlite3.SQLITE_CORRUPT
@@ -57,7 +57,7 @@ def as_storage_error(error: sqlite3.Error, path: str) -> StorageError:
 
 @contextmanager
 def translate_errors(path: str) -> Generator[None]:
-    """Within this context, convert errors of SQLite and the operating system to storage errors."""
+    """Within this context, convert SQLite errors and operating system errors to storage errors."""
     try:
         yield
     except sqlite3.Error as error:

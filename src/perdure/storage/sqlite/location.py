@@ -19,7 +19,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     synchronous: Literal["full", "normal"] = "full"
     """How durable acknowledged writes are. With `full`, they survive a power cut. With `normal`, they survive
-    a crash of the process, but a power cut can lose the newest ones. The file stays intact either way."""
+    a crash of the process, but a power cut can lose the newest writes. The file stays intact either way."""
     busy_timeout: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 30.0
     """Seconds to wait for another process to release a lock, before StorageBusy is raised."""
     max_bytes: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -53,7 +53,7 @@ def parse_url(url: str) -> Location:
 
 
 def file_exists(url: str) -> bool:
-    """Return whether the file exists. If not, opening the URL creates it."""
+    """Return whether the file of a `sqlite:` URL exists. Opening the URL creates a missing file."""
     return parse_url(url).path.exists()
 
 

@@ -25,7 +25,7 @@ MAX_INLINE_LOOKUPS = 8
 
 
 class Reader:
-    """Runs reads. It has one connection for the event loop, and one for each thread of the pool."""
+    """Runs reads. A reader has one connection for the event loop, and one for each thread of its pool."""
 
     def __init__(self, location: Location, loop_connection: sqlite3.Connection) -> None:
         self._location = location
@@ -35,7 +35,7 @@ class Reader:
         self._pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="perdure-sqlite-reader")
 
     async def run_inline(self, read: Callable[[sqlite3.Connection], T], rows: int) -> T:
-        """Run `read` in the event loop, or in the pool if there are many rows or the database is locked."""
+        """Run `read` in the event loop. Use the pool instead if `rows` is large or the database is locked."""
         if rows > MAX_INLINE_LOOKUPS:
             return await self.run_in_pool(read)
         try:

@@ -1,7 +1,7 @@
 """Convert rows to records. A row with invalid UTF-8 becomes `Damaged` and does not affect other rows.
 
-The `sqlite3` module raises an error at such a row and ends the statement. The statement is then run again
-with a slower text factory, which returns None for invalid text.
+The `sqlite3` module raises an error at a row with invalid UTF-8 and ends the statement. The statement is
+then run again with a slower text factory, which returns None for invalid text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ def read(
     values: Mapping[str, object],
     take: Callable[[Iterator[Record | Damaged]], T],
 ) -> T:
-    """Run a statement and return `take(records)`. If a record is damaged, repeat the statement and `take`."""
+    """Run the statement `sql`, pass an iterator over the records to `take`, and return its result.
+
+    If a record is damaged, run the statement again, and call `take` a second time.
+    """
     try:
         with closing(_records(db, sql, values)) as found:
             return take(found)
@@ -48,7 +51,7 @@ def wrong_counters(db: sqlite3.Connection) -> list[tuple[Space, str, Tag, int, i
 
 
 def _records(db: sqlite3.Connection, sql: str, values: Mapping[str, object]) -> Generator[Record | Damaged]:
-    """Yield the records. Close the generator after use: SQLite cannot truncate its log until then."""
+    """Yield the records. Close the generator after use: an open one keeps SQLite from truncating its log."""
     with closing(db.execute(sql, values)) as cursor:
         for row in cursor:
             yield _record(row)

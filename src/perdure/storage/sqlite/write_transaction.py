@@ -50,11 +50,11 @@ _ADD_COUNT = statement("add_count")
 _DELETE_ZERO_COUNT = statement("delete_zero_count")
 
 ALL_PARTITIONS = ""
-"""The partition name of counters across all partitions. No record can have an empty partition name."""
+"""The partition name in counters that span all partitions. No record can have an empty partition name."""
 
 
 class _StoredRow(NamedTuple):
-    """Some columns of the stored record at an address. The record can be live or expired."""
+    """The columns of a stored record that a commit needs. The record can be live or expired."""
 
     id: int
     expires_at: Micros | None
@@ -63,7 +63,7 @@ class _StoredRow(NamedTuple):
     tag: Tag
 
     def state(self, now: Micros) -> RecordState | None:
-        """Return the state of the record, or None if it has expired."""
+        """Return the state of the record, or None if the record has expired at `now`."""
         return RecordState(self.version, self.order, self.tag) if is_live(self.expires_at, now) else None
 
 
@@ -108,7 +108,7 @@ class Transaction:
             self._deltas[space, partition, tag] += actual - stored
 
     def flush(self) -> None:
-        """Write the counters that have changed."""
+        """Write the changed counters to the database."""
         changed = [(*scope, delta) for scope, delta in self._deltas.items() if delta]
         self._db.executemany(_ADD_COUNT, changed)
         self._db.executemany(_DELETE_ZERO_COUNT, [row[:3] for row in changed if row[3] < 0])
@@ -139,7 +139,7 @@ class Transaction:
         self._db.execute(_INSERT, msgspec.structs.astuple(record))  # the columns are the fields, in order
 
     def _delete_expired(self, sql: str, values: tuple[object, ...]) -> list[Purged]:
-        """Delete the expired records that a SELECT statement finds, and return them."""
+        """Delete the expired records that the SELECT statement `sql` finds. Return what was deleted."""
         with text_or_none(self._db):
             rows: list[_ExpiredRow] = self._db.execute(sql, values).fetchall()
         self._db.executemany(_DELETE, [row[:1] for row in rows])
@@ -155,7 +155,7 @@ class Transaction:
         self._deltas[space, ALL_PARTITIONS, tag] += delta
 
     def _guarded_count(self, guard: Guard, partition: str) -> int:
-        """Return the number of stored records that the guard counts, including expired ones."""
+        """Return the number of stored records that the guard counts, including expired records."""
         return sum(self._current_count((guard.space, partition, tag)) for tag in guard.tags)
 
     def _current_count(self, scope: tuple[Space, str, Tag]) -> int:

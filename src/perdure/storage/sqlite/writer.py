@@ -1,8 +1,9 @@
 """The writer: a thread that owns the only connection for writing, and runs jobs in shared transactions.
 
-All jobs that are waiting when a transaction starts share it, and so share one flush to disk. If the
-transaction fails, each job is repeated in its own transaction, so that a job that does not fit on the disk
-does not make the others fail. Each job has its own result, which is delivered after COMMIT has returned.
+All jobs that are waiting when a transaction starts share this transaction and one flush to disk. If the
+transaction fails, except because of a lock, each job is repeated in its own transaction. A job that does not
+fit on the disk therefore does not make other jobs fail. Each job has its own result, which
+is delivered after COMMIT has returned.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ POLL_SECONDS = 0.04
 
 
 class _Job(NamedTuple, Generic[T]):
-    """Work to do in a transaction, and the future that receives its result. `work` can run more than once."""
+    """Work to do in a transaction, and the future that receives the result. `work` can run more than once."""
 
     work: Callable[[Transaction], T]
     on_result: Callable[[T], None]
@@ -61,7 +62,7 @@ class Writer:
     async def run(
         self, work: Callable[[Transaction], T], on_result: Callable[[T], None] = lambda _: None
     ) -> T:
-        """Run `work` in a transaction, which other jobs may share, and return the result after COMMIT.
+        """Run `work` in a transaction that other jobs may share. Return the result of `work` after COMMIT.
 
         `on_result` is called with the result, even if the caller has stopped waiting.
         """
@@ -74,16 +75,16 @@ class Writer:
         return await future
 
     def _enqueue(self) -> None:
-        """Pass all jobs of this iteration of the event loop to the writer thread at once.
+        """Pass all waiting jobs to the writer thread at once.
 
-        Otherwise the thread would commit the first job separately, and compete for the GIL with the event
-        loop, which is still creating the other jobs.
+        If jobs were passed one by one, the thread would commit the first job separately. It would also
+        compete for the GIL with the event loop, which is still creating the other jobs.
         """
         jobs, self._waiting = self._waiting, []
         self._queue.put(jobs)
 
     def set_external_commit_callback(self, on_external_commit: Callable[[], None] | None) -> None:
-        """Set the function to call in the event loop when another process commits. None stops polling."""
+        """Set the function to call in the event loop when another process commits. None stops the polling."""
         self._on_external_commit = on_external_commit
         self._queue.put([])
 
@@ -109,7 +110,7 @@ class Writer:
             self._db.close()
 
     def _next_jobs(self) -> list[_AnyJob]:
-        """Return the waiting jobs. If there are none, wait until a job arrives or it is time to poll."""
+        """Return the waiting jobs. If no job is waiting, wait until a job arrives or it is time to poll."""
         jobs: list[_AnyJob] = []
         with suppress(Empty):
             jobs += self._queue.get(timeout=POLL_SECONDS if self._on_external_commit else None)
