@@ -1,7 +1,7 @@
 """The contract kit: checks that show whether a storage engine keeps the promises of the storage contract.
 
 `CHECKS` contains all checks; `run` runs them and returns a report; `state_machine` (needs `perdure[kit]`)
-compares random histories with a model. The docstring of `check_runner` shows how to use them.
+compares the results of random calls with a model. The docstring of `check_runner` has examples.
 """
 
 from importlib import import_module

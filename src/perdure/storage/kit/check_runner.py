@@ -1,4 +1,4 @@
-"""Defines the subject that an engine's author provides, the checks that run on it, and their report.
+"""Defines checks, their report, and the `Subject` that the author of an engine provides for the checks.
 
     @asynccontextmanager
     async def my_engine() -> AsyncGenerator[Subject]:
@@ -13,7 +13,7 @@
         async with my_engine() as subject:
             await check(subject)
 
-A check raises MissingCapability if its subject lacks a required capability. `run` then reports it as skipped.
+A check raises MissingCapability if its subject lacks a required capability. `run` then skips the check.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ class Subject(msgspec.Struct):
     reopen: Opener | None = None
     """Opens the same data again, after the kit has closed `storage`."""
     second_client: Opener | None = None
-    """Opens another client of the same data while the first is open. The kit closes the new client."""
+    """Opens another client of the same data while `storage` is open. The kit closes the new client."""
     advance_time: Callable[[Micros], Awaitable[None]] | None = None
-    """Advances the engine's own clock, if it has one, by the given number of microseconds."""
+    """Advances the clock of the engine, if the engine has a clock, by the given number of microseconds."""
     catch_up: Callable[[], Awaitable[None]] | None = None
-    """Waits until calls across partitions see all commits. An engine without lag does not need this."""
+    """Waits until calls across partitions see all commits. An engine without lag does not need `catch_up`."""
     url: str | None = None
     """The URL at which another process can open the same data."""
     damage: Callable[[Address], Awaitable[None]] | None = None
-    """Damages the stored record at this address, so that it cannot be read."""
+    """Damages the stored record at the given address, so that the record cannot be read."""
     plugin: str | None = None
-    """The module that registers the scheme of `url`. A child process imports it before opening the URL."""
+    """The module that registers the scheme of `url`. A child process imports the module first."""
 
     def has(self, capability: Capability) -> bool:
         if capability == "catch_up" and self.storage.lag == 0:
@@ -65,7 +65,7 @@ class Subject(msgspec.Struct):
         return self.storage
 
     async def reopened(self) -> Storage:
-        """Close the storage, open it again, and return it."""
+        """Close the storage, open the same data again, and return the newly opened storage."""
         if self.reopen is None:
             raise MissingCapability("reopen")
         await self.storage.close()
@@ -73,7 +73,7 @@ class Subject(msgspec.Struct):
         return self.storage
 
     async def another_client(self) -> Storage:
-        """Return another client of the same data, which the caller closes."""
+        """Open and return another client of the same data. The caller must close the client."""
         if self.second_client is None:
             raise MissingCapability("second_client")
         return await self.second_client()
@@ -96,17 +96,17 @@ class MissingCapability(Exception):
 
 
 def expect_intact(actual: object, expected: object, what: str) -> None:
-    """Compare like `expect`, but leave the values out of the message, because they are large."""
+    """Compare like `expect`, but leave the values out of the message, because the values are large."""
     if actual != expected:
         raise ContractViolation(f"{what}: the returned value differs from the expected one")
 
 
 WAKE_TIMEOUT = 30.0
-"""Seconds to wait for a wake-up or the end of a call. The limit is generous, for slow machines."""
+"""Seconds to wait for a wake-up or the end of a call. The time is long enough for slow machines."""
 
 
 async def within_timeout(waiting: Awaitable[T], what: str) -> T:
-    """Return the result of an awaitable; raise ContractViolation if it does not complete in time."""
+    """Return the result of `waiting`. Raise ContractViolation if there is none within WAKE_TIMEOUT."""
     try:
         return await asyncio.wait_for(waiting, WAKE_TIMEOUT)
     except TimeoutError as error:
@@ -119,7 +119,7 @@ def expect(actual: object, expected: object, what: str) -> None:
 
 
 class Check(msgspec.Struct, frozen=True):
-    """A check of one promise, or part of one. `function` raises ContractViolation if the engine breaks it."""
+    """A check of a promise of the contract. `function` raises ContractViolation for a broken promise."""
 
     name: str
     promise: int
@@ -137,11 +137,11 @@ class Check(msgspec.Struct, frozen=True):
 
 
 CHECKS: list[Check] = []
-"""All checks, sorted by the promise that each one tests. Importing `perdure.storage.kit` fills this list."""
+"""All checks, sorted by the number of the promise. Importing `perdure.storage.kit` fills this list."""
 
 
 def check(promise: int, *needs: Capability) -> Callable[[CheckFunction], CheckFunction]:
-    """Return a decorator that adds a function to CHECKS as a check of the promise with this number."""
+    """Return a decorator that adds a function to CHECKS, as a check of the promise with number `promise`."""
 
     def add(function: CheckFunction) -> CheckFunction:
         CHECKS.append(Check(function.__name__, promise, needs, function))
@@ -182,7 +182,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 async def run(factory: Factory, checks: Sequence[Check] = CHECKS) -> Report:
-    """Run each check on a new subject, and return the report."""
+    """Run each check on a new subject from `factory`, and return the report."""
     return Report(tuple([await _run_one(factory, each) for each in checks]))
 
 

@@ -1,6 +1,7 @@
 """The program of the kit's child processes: `python -m perdure.storage.kit.child_main`.
 
-No module of the kit imports this one: Python prints a warning if a module that it runs is already imported.
+No other module of the kit may import `child_main`. If the module were already imported when Python runs it as
+a program, Python would print a warning.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ async def _main() -> None:
 
 
 async def _insert_until_killed(storage: Storage) -> None:
-    """Commit three records at a time, and print the name of each commit after it has returned."""
+    """Commit three records at a time, and print the name of each commit after the commit has returned."""
     for number in count():
         name = f"{number}!"
         await commit_changes(

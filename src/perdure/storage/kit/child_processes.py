@@ -14,20 +14,20 @@ from .check_runner import ContractViolation, Subject
 from .sample_records import NOW, make_record
 
 MAX_ATTEMPTS = 20_000
-"""Maximum number of attempts by one writer: far more than it needs if the engine is correct."""
+"""Maximum number of attempts by one writer. With a correct engine, a writer needs far fewer."""
 
 
 class ChildJob(msgspec.Struct, frozen=True, kw_only=True):
-    """The job of a child process. The child reads it as one line from its standard input."""
+    """The job of a child process. The child reads the job from its standard input, as one line."""
 
     url: str
     plugin: str | None
     rounds: int
-    """The number of versions to compete for. If it is 0, the child inserts records until it is killed."""
+    """The number of versions to compete for. If `rounds` is 0, the child inserts records until killed."""
 
 
 async def contend(storage: Storage, rounds: int) -> list[int]:
-    """Compete with other writers to replace a record, and return the versions that this writer replaced."""
+    """Compete to replace a record, up to version `rounds`. Return the versions that this writer replaced."""
     won: list[int] = []
     for _ in range(MAX_ATTEMPTS):
         record = await storage.get(make_record("contended").address, now=NOW)
@@ -50,7 +50,7 @@ async def start_child(subject: Subject, rounds: int) -> Process:
 
 
 async def contend_in_children(subject: Subject, rounds: int, count: int) -> list[list[int]]:
-    """Run `contend` in several processes at the same time. Return the versions that each process replaced."""
+    """Run `contend` in `count` processes at the same time. Return the versions that each process replaced."""
     processes = await asyncio.gather(*[start_child(subject, rounds) for _ in range(count)])
     try:
         for process in processes:

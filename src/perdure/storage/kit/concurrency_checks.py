@@ -163,7 +163,7 @@ async def after_concurrent_commits_every_index_agrees(subject: Subject) -> None:
 
 
 async def _random_commits(storage: Storage, partition: str, seed: int) -> None:
-    """Commit several changes at a time to a few records that other writers also change."""
+    """Make random commits of three changes each, to records that other writers also change."""
     chance = random.Random(seed)
     for n in range(30):
         keys = chance.sample("abcdefgh", 3)

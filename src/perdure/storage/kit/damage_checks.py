@@ -17,12 +17,12 @@ DAMAGED = "bad"
 
 
 def neighbours() -> list[Record]:
-    """Return the undamaged records, which precede and follow the damaged one in listings."""
+    """Return the undamaged records. In listings, two precede the damaged record and two follow it."""
     return [make_record(f"k{n}", order=n, tag="t", lane="l", wake_at=n) for n in (1, 2, 8, 9)]
 
 
 async def with_damage(subject: Subject) -> tuple[Storage, Record]:
-    """Store five records and damage the third. Return the storage and the damaged record."""
+    """Store five records and damage the third record. Return the storage and the damaged record."""
     if subject.damage is None:
         raise MissingCapability("damage")
     damaged = make_record(DAMAGED, order=5, tag="t", lane="l", wake_at=5)

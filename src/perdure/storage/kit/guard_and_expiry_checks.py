@@ -1,4 +1,4 @@
-"""Checks guards, expiry and `purge`: promises 9, 14, 15, 16 and 19 of the contract."""
+"""Checks guards, expiry and `purge`: promises 9, 14, 15, 16 and 19 of the storage contract."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ GUARD_OF_THREE = Guard(space=SPACE, tags=frozenset({"a", "b"}), max_count=3)
 
 
 async def insert_guarded(storage: Storage, *records: Record, now: Micros = NOW) -> None:
-    """Insert records one by one with GUARD_OF_THREE, which must admit each of them."""
+    """Insert records one by one with GUARD_OF_THREE, which must admit each record."""
     for record in records:
         await commit_changes(storage, Insert(record=record), guard=GUARD_OF_THREE, now=now)
 
 
 async def expect_fourth_refused(storage: Storage, tag: Tag, what: str, *, now: Micros = NOW) -> None:
-    """Insert a fourth record with GUARD_OF_THREE, which must refuse it."""
+    """Try to insert a fourth record with GUARD_OF_THREE, which must refuse the insert."""
     record = make_record("fourth", tag=tag)
     result = await storage.commit([Insert(record=record)], guard=GUARD_OF_THREE, now=now)
     expect(result, Refused((Accepted(1),), guard_count=4), what)
@@ -102,7 +102,7 @@ async def a_guard_ignores_many_expired_records(subject: Subject) -> None:
 
 @check(9)
 async def a_guard_may_purge_the_record_at_an_inserted_address(subject: Subject) -> None:
-    """The insert and the guard may both remove the same expired record. The count must fall by only one."""
+    """The insert and the guard may both remove the same expired record. The count must fall only once."""
     storage = subject.storage
     await insert_each(storage, *[make_record(f"k{n}", tag="a", expires_at=NOW + 5) for n in range(4)])
     records = make_record("fresh", tag="c"), make_record("k1", tag="a", body="2")
@@ -127,7 +127,7 @@ async def a_guard_admits_what_does_not_raise_the_count(subject: Subject) -> None
 
 @check(9)
 async def a_guard_counts_the_stored_record_not_the_one_that_was_read(subject: Subject) -> None:
-    """The record that was read has expired, but the stored record is live: a replace adds no live record."""
+    """The record that was read has expired, but the stored record is live. A replace adds no live record."""
     storage, read = subject.storage, make_record("k", tag="a", expires_at=NOW + 5)
     await insert_each(storage, read)
     await commit_changes(storage, Delete(before=read))

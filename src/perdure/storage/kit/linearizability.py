@@ -1,9 +1,8 @@
 """Checks whether the history of one record is linearizable.
 
-A history is linearizable if each operation can be assigned one instant between its call and its return so
-that, in the order of these instants, the results are as if the operations had not overlapped. The checker is
-the algorithm of Wing and Gong with Lowe's cache of visited states. It is exponential in the worst case, but
-fast for histories in which few operations overlap.
+A history is linearizable if all results are as if each operation had happened at a single instant between its
+call and its return. The checker uses the algorithm of Wing and Gong with Lowe's cache of visited states. The
+running time is exponential in the worst case, but short for histories in which few operations overlap.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class Get(NamedTuple):
 
 
 class Write(NamedTuple):
-    """An insert, or a replace or delete of the version that its writer expected."""
+    """An insert, a replace or a delete. A replace or a delete requires that version `expected` is stored."""
 
     kind: Literal["insert", "replace", "delete"]
     expected: int
@@ -33,7 +32,10 @@ class Write(NamedTuple):
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """A call, its result, and its times in nanoseconds. `returned` is None if the call never returned."""
+    """A call, its result, and the times of call and return in nanoseconds.
+
+    `returned` is None if the call never returned.
+    """
 
     what: Get | Write
     result: State | ChangeResult
@@ -42,7 +44,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recorder:
-    """Records operations and their times, with a clock that all processes of a machine share."""
+    """Records operations and their times. All processes on a machine share the clock that is used."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
@@ -67,7 +69,7 @@ class Recorder:
 
 
 def is_linearizable(operations: Sequence[Operation], start: State = None) -> bool:
-    """Return whether these operations have an order that fits their times and explains all results."""
+    """Return whether `operations`, from the state `start`, have an order that fits all times and results."""
     ordered = sorted(operations, key=lambda each: each.called)
     everything = (1 << len(ordered)) - 1
     seen: set[tuple[int, State]] = set()
@@ -84,9 +86,10 @@ def is_linearizable(operations: Sequence[Operation], start: State = None) -> boo
 
 
 def _next_states(ordered: Sequence[Operation], pending: int, state: State) -> list[tuple[int, State]]:
-    """Return the pending operations and the state after each operation that can come next.
+    """Return, for each operation that can come next, the operations still pending and the new state.
 
-    An operation can come next if no pending operation returned before it was called.
+    An operation can come next if its result fits `state` (or is unknown), and if no pending operation had
+    returned before the call of the operation.
     """
     first_return = min(
         (returned for at in _bits(pending) if (returned := ordered[at].returned) is not None),
@@ -103,7 +106,7 @@ def _next_states(ordered: Sequence[Operation], pending: int, state: State) -> li
 
 
 def apply(what: Get | Write, state: State) -> tuple[State | ChangeResult, State]:
-    """Return the result of an operation on a record in this state, and the state after the operation."""
+    """Return the result of the operation `what` on a record in `state`, and the state after the operation."""
     match what, state:
         case Get(), _:
             return state, state

@@ -22,7 +22,7 @@ from .sample_records import (
 )
 
 MAX_PAGES = 200
-"""Maximum number of pages that a check reads, which is more than any check needs."""
+"""Maximum number of pages that a check reads. With a correct engine, every check needs fewer."""
 
 
 async def read_all_pages(
@@ -33,7 +33,7 @@ async def read_all_pages(
     tag: Tag | None = None,
     descending: bool = False,
 ) -> list[Record]:
-    """Read all records, page by page, and return them."""
+    """Read a whole listing page by page, and return the records."""
     seen: list[Record] = []
     after: Position | None = None
     for _ in range(MAX_PAGES):
@@ -50,7 +50,7 @@ async def read_all_pages(
 async def expect_pages(
     storage: Storage, partition: str | None, wanted: Sequence[Record], *, limit: int, tag: Tag | None = None
 ) -> None:
-    """Read all records, page by page, in both directions, and compare them with `wanted`."""
+    """Read a whole listing page by page, in each direction, and compare the records with `wanted`."""
     for descending in (False, True):
         seen = await read_all_pages(storage, partition, limit=limit, tag=tag, descending=descending)
         ordered = list(reversed(wanted) if descending else wanted)

@@ -95,7 +95,7 @@ async def insert_many(storage: Storage, records: Sequence[Record], now: Micros =
 async def commit_changes(
     storage: Storage, *changes: Change, guard: Guard | None = None, now: Micros = NOW
 ) -> Committed:
-    """Commit changes. Raise ContractViolation if they are refused."""
+    """Commit changes. Raise ContractViolation if the commit is refused."""
     result = await storage.commit(changes, guard=guard, now=now)
     if isinstance(result, Refused):
         raise ContractViolation(f"a commit that should succeed was refused: {result}")
@@ -111,7 +111,7 @@ async def read_counts(
 async def expect_result(
     storage: Storage, change: Change, wanted: ChangeResult, what: str, *, now: Micros = NOW
 ) -> None:
-    """Commit a single change. Raise ContractViolation unless it has the wanted result."""
+    """Commit a single change. Raise ContractViolation unless the result is `wanted`."""
     accepted = accepted_results((wanted,))
     result = Refused((wanted,)) if accepted is None else Committed(accepted)
     expect(await storage.commit([change], now=now), result, what)

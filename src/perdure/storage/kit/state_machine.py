@@ -58,7 +58,7 @@ _limits = st.sampled_from([1, 2, 3, 1000])
 
 
 def state_machine(factory: Factory) -> type[RuleBasedStateMachine]:
-    """Return a state machine for the engine that this factory opens."""
+    """Return a state machine for the engine that `factory` opens."""
 
     class EngineAgainstModel(_Machine):
         def __init__(self) -> None:
@@ -110,7 +110,7 @@ class _Machine(RuleBasedStateMachine):
 
     @rule(partition=st.sampled_from(PARTITIONS), data=st.data())
     def commit_more(self, partition: str, data: st.DataObject) -> None:
-        """Do the same as `commit`, so that commits are more frequent. More commits find more faults."""
+        """Do the same as `commit`. This second rule makes commits more frequent, which finds more faults."""
         self._commit(partition, None, data)
 
     def _commit(self, partition: str, guard: Guard | None, data: st.DataObject) -> None:

@@ -1,4 +1,4 @@
-"""Maintenance: checks that every record is in its indexes, and that every index entry has a record.
+"""Maintenance: checks that every record is in its indexes and that every index entry refers to a record.
 
 There are no counters to check, because `counts` counts index entries. One script call compares a whole batch
 of records or entries, so no write can change them during the comparison.
@@ -26,7 +26,7 @@ from .topology import Topology
 BATCH_SIZE = 100
 """Maximum number of records or entries in one script call. A larger batch would block the server."""
 MAX_RECORDS_PER_READ = 16
-"""Maximum number of records to read at a time when searching for damage. A record can be up to 2 MiB."""
+"""Maximum number of records to read at a time to find damaged records. A record can be up to 2 MiB."""
 INDEX_NAMES = {
     b"o": "the listing of their partition",
     b"g": "the listing by tag of their partition",
@@ -37,7 +37,7 @@ INDEX_NAMES = {
     b"T": "the timer index",
     b"X": "the expiry index",
 }
-"""Maps the letter of each index kind to a description of the index, in the order that the scripts expect."""
+"""Maps the letter of each index kind to its description. The scripts depend on the order of the letters."""
 _PREFIXED_KINDS = b"geGET"
 """The letters of the index kinds in which each entry starts with a tag or a lane."""
 
@@ -52,7 +52,7 @@ class _ParsedKey(NamedTuple):
 
     @property
     def address(self) -> Address:
-        """The address of the record that is stored under this key. Use it only if `kind` is `R`."""
+        """The address of the record that is stored under this key. Valid only if `kind` is `R`."""
         space, partition, key = self.names
         return Address(Space(space), partition, key)
 
@@ -74,7 +74,7 @@ async def maintain(topology: Topology, router: Router, keys: Keys, *, repair: bo
 
 
 async def server_info(topology: Topology) -> StorageInfo:
-    """Return the first node's server version and clock time, or an empty StorageInfo if access is denied."""
+    """Return the first node's server version and clock time, or an empty StorageInfo if the read fails."""
     node = (await topology.nodes_by_shard())[0]
     info, time = await node.send_now(("INFO", "server"), ("TIME",))
     if not (isinstance(info, bytes) and isinstance(time, list)):
@@ -88,7 +88,7 @@ async def server_info(topology: Topology) -> StorageInfo:
 
 
 async def _scan(node: Node, keys: Keys) -> AsyncIterator[list[_ParsedKey]]:
-    """Yield the keys of this storage on a node, in batches."""
+    """Yield, in batches, the keys of this storage that `node` has."""
     cursor = b"0"
     while True:
         command = ("SCAN", cursor, "MATCH", keys.scan_pattern, "COUNT", 10 * BATCH_SIZE)
@@ -104,7 +104,7 @@ async def _scan(node: Node, keys: Keys) -> AsyncIterator[list[_ParsedKey]]:
 async def _count_missing(
     router: Router, keys: Keys, records: Sequence[_ParsedKey], *, repair: bool
 ) -> Mapping[bytes, int]:
-    """Count the records that are missing from each kind of index. If `repair` is true, add the entries."""
+    """Count the missing entries in each kind of index. If `repair` is true, add the missing entries."""
     batches = batches_by_shard([record.address for record in records], BATCH_SIZE)
     calls = [_missing_call(keys, batch, repair=repair) for batch in batches]
     total: Counter[bytes] = Counter()
@@ -136,14 +136,14 @@ async def _damaged(router: Router, records: Sequence[_ParsedKey]) -> list[Damage
 
 
 async def _wrong_type(router: Router, record: _ParsedKey) -> Damaged | None:
-    """Return a `Damaged` object if the value of the record's key is not a string, and None otherwise."""
+    """Return a `Damaged` object if the value stored for `record` is not a string, and None otherwise."""
     (kind,) = await router.read([(record.shard, ("TYPE", record.key))])
     is_valid = kind in (b"none", b"string")
     return None if is_valid else Damaged(record.address, "its key has a value of the wrong type")
 
 
 async def _count_stale(router: Router, keys: Keys, index: _ParsedKey, *, repair: bool) -> int:
-    """Return how many entries of `index` do not match a record. If `repair` is true, remove those entries."""
+    """Return the number of entries in `index` without a matching record. If `repair` is true, remove them."""
     scan = MergedScan(router, [ShardScan(index.shard, index.key, LexRange(b"-", b"+"))])
     kind = list(INDEX_NAMES).index(index.kind) + 1
     total = 0
@@ -159,7 +159,7 @@ async def _count_stale(router: Router, keys: Keys, index: _ParsedKey, *, repair:
 
 
 def _entry_address(index: _ParsedKey, entry: bytes) -> Address:
-    """Return the address of the record that an entry refers to, from the entry and the key of its index."""
+    """Return the address of the record that `entry` refers to. The key of `index` may supply parts."""
     try:
         prefix = entry.index(NUL) + 1 if index.kind in _PREFIXED_KINDS else 0
         key, *rest = entry_names(entry, prefix)

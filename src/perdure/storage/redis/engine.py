@@ -36,7 +36,7 @@ from .writer import Writer
 
 
 async def open_engine(url: str) -> RedisEngine:
-    """Open the storage at this URL. Raise UnsafeServer if its servers may lose acknowledged writes."""
+    """Open the storage at `url`. Raise UnsafeServer if a server may lose acknowledged writes."""
     location = parse_url(url)
     keys = Keys(location.options.prefix)
     topology = topology_for(location, keys)
@@ -50,7 +50,7 @@ async def open_engine(url: str) -> RedisEngine:
 
 
 class RedisEngine(Engine):
-    """An open storage on Redis. Use it only in the event loop that opened it."""
+    """An open storage on Redis. Use an engine only in the event loop in which it was opened."""
 
     name = "redis"
 

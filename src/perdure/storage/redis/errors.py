@@ -37,7 +37,7 @@ _ERRORS_BY_CODE: dict[str, tuple[type[StorageError], str]] = {
 
 
 def error_code(error: RedisError) -> str:
-    """Return the code at the start of the server's error message, or an empty string if there is none."""
+    """Return the code at the start of the server's error message, or an empty string if it has no code."""
     known = cast("str | None", error.status_code)
     if known is not None:
         return known
@@ -48,8 +48,8 @@ def error_code(error: RedisError) -> str:
 def server_error(error: RedisError, where: str, *, writes: bool = False) -> StorageError:
     """Return the storage error that corresponds to a server error.
 
-    A command that fails has changed nothing, with one exception: if an index has the wrong type, the write
-    script may fail after it has written something.
+    A failed command has usually changed nothing. But if an index has the wrong type, the write script may
+    fail after it has written something. If `writes` is true, the error is then StorageFailed.
     """
     kind, what = _ERRORS_BY_CODE.get(error_code(error), (StorageFailed, "the server failed"))
     if writes and kind is StorageCorrupt:

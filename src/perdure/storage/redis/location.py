@@ -66,8 +66,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     replica_timeout: Seconds = 1.0
     """Seconds to wait for the replicas. If too few confirm in time, the commit raises OutcomeUnknown."""
     persistence: Literal["any", "required", "always"] = "required"
-    """The persistence that a server must have: `any`, `required` (an append-only file), or `always` (an
-    append-only file that is flushed to disk after each write)."""
+    """The persistence that a server must have: `any` (even none), `required` (an append-only file), or
+    `always` (an append-only file that is flushed to disk after each write)."""
     eviction: Literal["refuse", "accept"] = "refuse"
     """Whether to `refuse` or `accept` a server that evicts records when its memory is full."""
 
@@ -86,7 +86,7 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_url(url: str) -> Location:
-    """Parse a URL; raise CannotOpen if it is invalid."""
+    """Parse `url`. Raise CannotOpen if the URL is invalid."""
     scheme, _, rest = url.partition(":")
     rest = rest.lstrip("/")
     # The @ may belong to a password that contains /, ? or # without encoding.
@@ -135,7 +135,7 @@ def parse_url(url: str) -> Location:
 
 
 def _path(path: str, kind: Kind) -> tuple[str, int]:
-    """Return the master's service name, which is empty without sentinels, and the database number."""
+    """Return the master's service name and the database number. Without sentinels, the name is empty."""
     names = [unquote(each) for each in path.split("/") if each]
     service = names.pop(0) if kind == "sentinel" else ""
     database = int(names.pop(0)) if names and kind != "cluster" else 0
@@ -145,7 +145,7 @@ def _path(path: str, kind: Kind) -> tuple[str, int]:
 
 
 def _driver_options(name: str, given: dict[str, str]) -> dict[str, Any]:
-    """Let redis-py parse the options that are not perdure's, and return them as connection arguments."""
+    """Let redis-py parse `given`, the options that are not perdure's own. Return connection arguments."""
     forbidden = sorted(_RESERVED_DRIVER_OPTIONS.intersection(given))
     if forbidden:
         raise CannotOpen(name, f"{', '.join(forbidden)} cannot be set in the URL", _OPTIONS_HELP)

@@ -2,7 +2,7 @@
 
 The driver's own clients retry failed commands. A commit must not be retried if its reply was lost, so this
 module uses only the driver's connections and distinguishes three failures: the command was not sent, the
-server rejected it, or its reply was lost.
+server rejected the command, or the reply was lost.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAX_CALLS_PER_BATCH = 256
 MAX_BATCH_BYTES = 4 * 1024 * 1024
 """Maximum total size, in bytes, of the commands in one round trip, unless a single call is larger."""
 MAX_CONCURRENT_READS = 4
-"""Maximum number of concurrent round trips for reads. Writes use only one, because two were not faster."""
+"""Maximum number of concurrent round trips for reads. For writes it is 1, because 2 was not faster."""
 
 
 class Connection(Protocol):
@@ -85,9 +85,10 @@ def _check_role(reply: list[object] | dict[object, object]) -> None:
 
 
 class Node:
-    """A server and the connections to it. Use it in one event loop only.
+    """A server and its connections. Use a node in one event loop only.
 
-    A write returns when enough replicas (`replicas`) have confirmed it, or after `replica_timeout` seconds.
+    A write returns when at least `replicas` replicas have confirmed the write, or after `replica_timeout`
+    seconds.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class Node:
     async def send(self, commands: Sequence[Command], *, writes: bool = False) -> Sequence[Reply]:
         """Send commands, and return the reply to each. `writes` must be true for calls of the write script.
 
-        If too few replicas confirm a write, its reply is an OutcomeUnknown error.
+        If too few replicas confirm a write, the reply to that write is an OutcomeUnknown error.
         """
         batcher = self._writes if writes else self._reads
         return await batcher.submit([_pack(command) for command in commands])
@@ -136,7 +137,7 @@ class Node:
             await self.pool.disconnect()
 
     async def _send_and_receive(self, commands: Sequence[bytes], extra_seconds: float = 0) -> list[Reply]:
-        """Send commands in one round trip, and return their replies or errors."""
+        """Send commands in one round trip. Return the reply or the error for each command."""
         try:
             async with asyncio.timeout(self._timeout):
                 connection = cast("Connection", await self.pool.get_connection())
@@ -183,7 +184,7 @@ class Node:
 
 
 async def _reply(connection: Connection) -> Reply:
-    """Return the server's reply, or its error as a value. Raise connection errors.
+    """Return the server's reply. Return a server error as a value, but raise a connection error.
 
     BusyLoadingError and AuthenticationError are server errors, although they are subclasses of the driver's
     ConnectionError.
@@ -201,6 +202,6 @@ def _regroup(replies: Sequence[Reply], batches: Iterable[Sequence[bytes]]) -> li
 
 
 def parse_info(reply: bytes) -> dict[str, str]:
-    """Parse the `name:value` lines of a reply to INFO or CLUSTER INFO, and ignore its headings."""
+    """Parse the `name:value` lines of a reply to INFO or CLUSTER INFO. Ignore the headings."""
     lines = (line.partition(":") for line in reply.decode().splitlines())
     return {name: value for name, colon, value in lines if colon}

@@ -1,7 +1,7 @@
 """Receives a notification when another client changes records. Subscribes only while there are watches.
 
-Messages are lost while the connection is broken. Therefore all watches wake after every successful
-subscription: the first one, and each one that replaces a broken connection.
+Messages are lost while the connection is broken. Therefore every successful subscription, including
+the first, wakes all watches.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RESUBSCRIBE_DELAY = 0.5
 
 
 class Listener:
-    """Wakes this client's watches when another client changes a record. Use it in one event loop only."""
+    """Wakes watches when another client changes a record. Use a listener in one event loop only."""
 
     def __init__(self, topology: Topology, channel: bytes, client: bytes) -> None:
         self.watches = WatchRegistry(on_watched_changed=self._update)

@@ -1,7 +1,8 @@
 """Reads records by address or through an index, and counts them.
 
-A listing first reads index entries, then their records. It skips records that have expired, or that were
-changed or deleted between the two reads, and then reads more entries until the page is full.
+A listing first reads index entries, then the records that the entries refer to. Records are skipped if they
+have expired, or if they were changed or deleted between the two reads. The listing reads more entries until
+the page is full or the index ends.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from .stored_layout import (
 )
 
 MAX_RECORDS_PER_READ = 1000
-"""Limit on the index entries that a listing reads at a time. The number doubles with each read."""
+"""Maximum number of index entries that a listing reads at a time. The number doubles up to this limit."""
 
 
 class Reader:
@@ -46,9 +47,10 @@ class Reader:
     async def _read(
         self, addresses: Sequence[Address], now: Micros, command: Callable[[list[bytes]], Command]
     ) -> list[Record | Damaged | None]:
-        """Read records with one command for each shard, or with one command if there is only one server.
+        """Read records with one command for each shard, or with one command if one server has all shards.
 
-        A command may omit large records at the end. Return only the records before the first omitted one.
+        `command` builds a command from the keys of records. If a reply would be too large, it lacks the
+        records at the end. Return only the records before the first one that is missing in this way.
         """
         groups: defaultdict[int, list[int]] = defaultdict(list)
         for index, address in enumerate(addresses):
@@ -120,7 +122,7 @@ class Reader:
         limit: int,
         now: Micros,
     ) -> list[Record]:
-        """Return up to `limit` records of a scan. Skip records that no longer match their index entries."""
+        """Return up to `limit` records that `scan` finds. Skip records that no longer match their entries."""
         page = Page(limit)
         count = limit
         while not page.is_full:

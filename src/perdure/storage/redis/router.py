@@ -1,7 +1,7 @@
-"""Sends each call to the node that has its shard, follows redirects, and retries calls if that is safe.
+"""Sends each call to the node that has its shard, follows redirects, and retries a call if a retry is safe.
 
 A call is retried if it was certainly not executed: it could not be sent, or the server does not have the
-shard or the script. If the reply was lost, a read is retried as well, but a write is not.
+shard or the script. If the reply was lost, a read is retried, but a write is not.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from .scripts import Command, with_script_text
 from .topology import Topology
 
 Call: TypeAlias = tuple[int, Command]
-"""The number of a shard, and a command for the node that has this shard."""
+"""A shard number, and a command for the node that has the shard."""
 
 RETRY_DELAYS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.4)
 """Seconds to wait before each retry. The last value also applies to all further retries."""
 _WRONG_NODE_ERRORS = (BusyLoadingError, ClusterDownError, ReadOnlyError, StorageUnavailable)
-"""Errors that mean that a call was not executed, perhaps because the node no longer has the shard."""
+"""Errors of calls that were not executed, perhaps because the node no longer has the shard."""
 _NOT_EXECUTED_ERRORS = (AskError, NoScriptError, TryAgainError, *_WRONG_NODE_ERRORS)
 
 
@@ -69,12 +69,12 @@ class Router:
         return replies
 
     async def write(self, calls: Sequence[Call]) -> list[Reply]:
-        """Send calls of the write script, and return the reply to each call, or its error."""
+        """Send calls of the write script. Return, for each call, the server's reply or an error."""
         with self._calls:
             return await self._call_with_retry(calls, writes=True)
 
     async def close(self) -> None:
-        """Refuse further calls, and wait for the calls in flight and their retries."""
+        """Refuse further calls. Wait until the calls in flight, including their retries, have ended."""
         await self._calls.drain()
 
     async def _call_with_retry(self, calls: Sequence[Call], *, writes: bool) -> list[Reply]:
@@ -101,9 +101,9 @@ class Router:
         ]
 
     async def _call_once(self, calls: Sequence[Call], *, writes: bool) -> list[Reply]:
-        """Send each node its calls in one batch, and return all replies.
+        """Send each call once, in one batch for each node, and return all replies.
 
-        Invalidate the topology if an error suggests that it is out of date.
+        If an error suggests that the known topology is out of date, invalidate the topology.
         """
         try:
             nodes_by_shard = await self._topology.nodes_by_shard()
@@ -129,10 +129,11 @@ class Router:
         return replies
 
     async def _follow_redirect(self, call: Call, reply: Reply, node: Node, *, writes: bool) -> Reply:
-        """Handle a reply that redirects the call to another node, and return any other reply unchanged.
+        """Follow the redirect if `reply` redirects `call` to another node. Return other replies unchanged.
 
-        MOVED: the shard has moved, so remember its new node for the retry. ASK: the shard is being moved, so
-        send only this call to the other node.
+        MOVED means that the shard has moved: remember the new node, and return `reply`, so that the call is
+        retried. ASK means that the shard is being moved: send only this call to the other node, and return
+        that node's reply.
         """
         if not isinstance(reply, AskError):
             return reply

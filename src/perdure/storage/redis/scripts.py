@@ -1,6 +1,6 @@
-"""Loads the Lua scripts that run in the server. Each one starts with the functions of `lua/record.lua`.
+"""Loads the Lua scripts that run in the server. Each script starts with the functions of `lua/record.lua`.
 
-A script is called by its hash. If the server does not have it, the call is repeated with the script's text.
+A script is called by its hash. If the server does not have the script, the call is repeated with the text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _DIRECTORY = files(__package__ or "") / "lua"
 
 
 class Script(msgspec.Struct, frozen=True):
-    """The text of a Lua script, and its SHA-1 hash, by which the server caches the script."""
+    """A Lua script and the SHA-1 hash of its text. The server finds a cached script by this hash."""
 
     text: str
     sha: str
@@ -47,5 +47,5 @@ RECORDS_SCRIPT = _load("records")
 
 
 def with_script_text(command: Command) -> Command:
-    """Return the same call with the script's text instead of its hash, for a server without the script."""
+    """Replace the hash in `command` by the script's text, for a server that does not have the script."""
     return ("EVAL", _TEXT_BY_SHA[command[1]], *command[2:])

@@ -1,8 +1,8 @@
-"""Checks, before a storage is opened, that its servers keep acknowledged writes and that its format is known.
+"""Before a storage opens, checks that its servers keep acknowledged writes and that its format is supported.
 
-A server with a memory limit may be configured to evict keys when it is full, and a server without an
-append-only file loses its newest writes when its process is killed. Both are refused unless the URL's options
-accept them, and so is a server whose configuration cannot be read.
+A server with a memory limit may be configured to evict keys when its memory is full. A server without an
+append-only file loses its newest writes when its process is killed. Such servers, and servers whose
+configuration cannot be read, are refused unless the options in the URL accept them.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ async def _check_persistence(location: Location, node: Node, info: dict[str, str
 
 
 def _refuse_unless_accepted(location: Location, reason: str, remedy: str) -> None:
-    """Raise UnsafeServer, or only log a warning if the URL has persistence=any, which accepts lost writes."""
+    """Log a warning if the URL accepts lost writes (`persistence=any`). Otherwise raise UnsafeServer."""
     if location.options.persistence != "any":
         remedy += ", or add persistence=any to the URL to accept the loss"
         raise UnsafeServer(location.display_name, reason, remedy)
@@ -101,7 +101,10 @@ def _refuse_unless_accepted(location: Location, reason: str, remedy: str) -> Non
 
 
 async def _check_format(location: Location, router: Router, keys: Keys) -> None:
-    """Store the format version, or check the stored version. Sent as a read, because it is safe to repeat."""
+    """Check the stored format version, or store FORMAT_VERSION if there is none.
+
+    The command is sent as a read, because repeating the command is safe.
+    """
     try:
         (stored,) = await router.read([(0, ("SET", keys.format_key, FORMAT_VERSION, "NX", "GET"))])
         version = FORMAT_VERSION if stored is None else int(cast("bytes", stored))

@@ -1,7 +1,7 @@
-"""Reads ranges of sorted indexes, each of which is divided into shards, and merges the entries of all shards.
+"""Reads a range of a sorted index from several shards, and merges the entries into one sorted sequence.
 
 The first read takes only a few entries from each shard, because the entries that the caller needs are spread
-over all shards. Further reads take more entries, but only from shards whose entries have all been returned.
+over all shards. Later reads take more entries, but only from shards that have no entries left to return.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from .stored_layout import LexRange
 
 
 class ShardScan:
-    """A scan of one shard of an index. `entries` were read but not returned; `remaining` is not read yet."""
+    """A scan of one shard of an index.
+
+    `entries` have been read but not returned. `remaining` is the range that has not been read.
+    """
 
     def __init__(self, shard: int, key: bytes, lex_range: LexRange) -> None:
         self.shard = shard
@@ -39,7 +42,7 @@ class ShardScan:
 
 
 class MergedScan:
-    """A scan of one or more shards of an index that returns their entries as one sorted sequence."""
+    """A scan of one or more shards of an index. It returns the shards' entries as one sorted sequence."""
 
     def __init__(self, router: Router, scans: Sequence[ShardScan], *, descending: bool = False) -> None:
         self._router = router
@@ -58,7 +61,7 @@ class MergedScan:
         return found
 
     async def _refill(self, count: int) -> None:
-        """Read more entries from each shard that has unread entries but no entries left to return."""
+        """Read more entries from each shard that has no entries left to return and may have unread ones."""
         empty = [scan for scan in self._scans if not scan.entries and not scan.is_exhausted]
         is_first = not self._is_started and len(self._scans) > 1
         limit = min(count, count // 16 + 8) if is_first else count
@@ -80,7 +83,8 @@ class MergedScan:
     def _pop_sorted(self, count: int) -> list[bytes]:
         """Remove and return up to `count` entries in sorted order.
 
-        Stop at the last entry of a shard that has unread entries: these may precede other shards' entries.
+        If a shard may have unread entries, return nothing that follows the last entry read from that shard.
+        The unread entries of the shard could come first.
         """
         last_read = [scan.entries[-1] for scan in self._scans if not scan.is_exhausted]
         parts = [[(entry, scan.shard) for entry in scan.entries] for scan in self._scans if scan.entries]

@@ -1,6 +1,6 @@
 """Defines the names of keys, the entries of indexes, and the stored form of a record.
 
-All keys of a shard have the same hash tag, so they are in one slot of a cluster and one script can use them.
+All keys of a shard have the same hash tag. A cluster keeps them in one slot, so that one script can use them.
 Names are separated by NUL, which no name contains. Every index is a sorted set whose scores are all equal, so
 its entries are sorted by their bytes. Numbers have 16 digits, so that they sort in numerical order. No
 counters are stored: `counts` counts the entries in a range of an index.
@@ -16,8 +16,8 @@ counters are stored: `counts` counts the entries in a range of an index.
     T                                           lane wake-up key partition space
     X                                           expiry key partition space
 
-The string of a record starts with version, order, expiry and wake-up time, in 16 digits each. Tag, lane and
-body follow, separated by NUL. The scripts read everything except the body (see `lua/record.lua`).
+A record's string starts with the version, order, expiry and wake-up time, each with 16 digits. The tag, lane
+and body follow, separated by NUL. The scripts read everything except the body (see `lua/record.lua`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ..shards import SHARD_COUNT, shard_of
 NUL = b"\0"
 NUMBER_WIDTH = 16
 NEVER = b"9" * NUMBER_WIDTH
-"""The stored form of an expiry or a wake-up time that is not set. It sorts after every time."""
+"""The stored form of an expiry or a wake-up time that is not set. It sorts after all real times."""
 
 
 def encode_number(number: Micros) -> bytes:
@@ -53,12 +53,12 @@ class Keys:
         self.hash_tags = tuple(f"{{{prefix}:{shard:02}}}".encode() for shard in range(SHARD_COUNT))
         self.channel = f"{prefix}:changes".encode()
         self.format_key = self.hash_tags[0] + b"format"
-        """The key that stores the format version. It exists even if there are no records."""
+        """The key that stores the format version. It exists even in a storage without records."""
         self.scan_pattern = f"{{{prefix}:[0-9][0-9]}}*".encode()
         """The glob pattern that matches all keys of the storage."""
 
     def split_key(self, key: bytes) -> tuple[int, bytes, list[str]]:
-        """Split a key into its shard number, its kind (one letter), and the names in it."""
+        """Split `key` into the shard number, the kind (one letter), and the names that follow."""
         start = len(self.hash_tags[0])
         return int(key[start - 3 : start - 1]), key[start : start + 1], key[start + 1 :].decode().split("\0")
 
@@ -77,15 +77,17 @@ class Keys:
         return self.hash_tags[shard] + (b"g" if by_tag else b"o") + join_names(space, partition)
 
     def count_indexes(self, space: Space, partition: str | None, shard: int) -> tuple[bytes, bytes]:
-        """Return the keys of two indexes sorted by tag: of all records, and of records that can expire."""
+        """Return the keys of the two indexes for `counts`: the listing by tag and the expiry index by tag."""
         expiries = b"E" + space.encode() if partition is None else b"e" + join_names(space, partition)
         return self.listing_index(space, partition, shard, by_tag=True), self.hash_tags[shard] + expiries
 
     def script_keys(
         self, partitions: Iterable[tuple[Space, str]], addresses: Sequence[Address]
     ) -> list[bytes]:
-        """Return the keys that a script needs for records of one shard, in the order that the script expects:
-        timer index, expiry index, six indexes for each of `partitions`, and the records at `addresses`.
+        """Return the keys that a script needs for records of one shard, in the order that the script expects.
+
+        The keys are those of the timer index, the expiry index, six indexes for each of `partitions`, and the
+        records at `addresses`.
         """
         shard = shard_of(addresses[0].partition)
         tag = self.hash_tags[shard]
@@ -115,7 +117,7 @@ def entry_names(entry: bytes, prefix: int) -> list[str]:
 
 
 def entry_address(entry: bytes, prefix: int) -> Address:
-    """Return the address in an entry of the timer index or the expiry index."""
+    """Return the address that `entry`, from the timer index or the expiry index, refers to."""
     key, partition, space = entry_names(entry, prefix)
     return Address(Space(space), partition, key)
 
@@ -133,7 +135,7 @@ class LexRange(msgspec.Struct, frozen=True):
 
 
 def position_entry(position: Position, partition: str | None, tag: Tag | None) -> bytes:
-    """Return the index entry at `position`. The listing covers all partitions if `partition` is None."""
+    """Return the entry for `position` in the listing of `partition`, or of all partitions if that is None."""
     names = [position.key] if partition is not None else [position.key, position.partition]
     return tag_prefix(tag) + encode_number(position.order) + join_names(*names)
 
@@ -143,7 +145,7 @@ def tag_prefix(tag: Tag | None) -> bytes:
 
 
 def listing_range(tag: Tag | None, *, descending: bool) -> LexRange:
-    """Return the range of a listing's entries, limited to the records with `tag` unless `tag` is None."""
+    """Return the range of a listing that contains the records with `tag`, or all records if `tag` is None."""
     low, high = b"-", b"+"
     if tag is not None:
         low, high = b"[" + tag_prefix(tag), b"(" + tag.encode() + b"\1"
@@ -194,12 +196,12 @@ def decode_record(address: Address, value: bytes) -> Record | Damaged:
 
 
 def encode_state(record: Record) -> bytes:
-    """Encode a record's version, order and tag. The write script compares them with the stored record's."""
+    """Encode a record's version, order and tag. The write script compares them with the stored record."""
     return encode_number(record.version) + encode_number(record.order) + record.tag.encode()
 
 
 def decode_state(address: Address, value: bytes) -> RecordState | None:
-    """Decode the state that the write script found at `address`. Raise StorageCorrupt if it is damaged."""
+    """Decode the state that the write script found at `address`. A damaged record raises StorageCorrupt."""
     if not value:
         return None
     if value == DAMAGED:
@@ -213,5 +215,5 @@ def decode_state(address: Address, value: bytes) -> RecordState | None:
 
 
 def decode_tag(value: bytes) -> Tag:
-    """Return the tag in the encoded state of a purged record. Replace bytes that are not valid UTF-8."""
+    """Return the tag in the encoded state of a purged record. Invalid UTF-8 is replaced."""
     return value[_EXPIRY:].decode(errors="replace")

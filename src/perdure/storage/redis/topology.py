@@ -1,6 +1,6 @@
 """Finds out which node has which shard, from the URL, from sentinels, or from the slot map of a cluster.
 
-The known topology may be out of date. After `invalidate` it is discovered again before its next use.
+The known topology may be out of date. After a call of `invalidate`, the next use discovers it again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .node import Host, Node, parse_info
 from .stored_layout import Keys
 
 DISCOVERY_GRACE = 0.1
-"""Seconds to wait for the slot maps of all nodes. After that, the best map received so far is used."""
+"""Seconds to wait for the slot maps of all nodes. After that, one complete slot map is enough."""
 
 
 class Topology(ABC):
@@ -43,7 +43,7 @@ class Topology(ABC):
         self._closed = False
 
     async def nodes_by_shard(self) -> Sequence[Node]:
-        """Return the node of each shard, by shard number. Discover the topology if it is not known."""
+        """Return the node of each shard, ordered by shard number. Discover an unknown topology first."""
         if self._nodes_by_shard is None:
             async with self._discovery_lock:
                 self._check_open()
@@ -55,7 +55,7 @@ class Topology(ABC):
         self._nodes_by_shard = None
 
     def move_shard(self, shard: int, host: Host) -> None:
-        """Record that a shard has moved to this host, as reported by a redirect from its old node."""
+        """Remember that `shard` has moved to `host`. The shard's old node has reported the move."""
         if self._nodes_by_shard is not None:
             self._nodes_by_shard[shard] = self.node(host)
 
@@ -86,7 +86,7 @@ class Topology(ABC):
 
     @abstractmethod
     async def _discover(self) -> Sequence[Host]:
-        """Find out and return the host of each shard, by shard number."""
+        """Find and return the host of each shard, ordered by shard number."""
 
 
 class SingleTopology(Topology):
@@ -97,7 +97,7 @@ class SingleTopology(Topology):
 
 
 class SentinelTopology(Topology):
-    """A master that has all shards. The sentinels report its address."""
+    """One master that has all shards. Sentinels report the address of the master."""
 
     def __init__(self, location: Location) -> None:
         super().__init__(location)
@@ -123,7 +123,7 @@ class SentinelTopology(Topology):
 
 
 class ClusterTopology(Topology):
-    """A cluster. Each node reports a slot map, which contains the node of each slot."""
+    """A cluster. Each node reports a slot map, which says which node has which slot."""
 
     is_single_server = False
 
@@ -154,7 +154,7 @@ class ClusterTopology(Topology):
         raise best.error or StorageUnavailable(f"{name}: no node of the cluster knows all slots")
 
     async def _disconnect_others(self, hosts: Iterable[Host]) -> None:
-        """Remember the hosts of a slot map. Disconnect from nodes that are in neither the map nor the URL."""
+        """Remember `hosts`. Close idle connections to nodes that are neither in `hosts` nor in the URL."""
         self._known_hosts = set(hosts)
         for host, node in self._nodes.items():
             if host not in self._known_hosts and host not in self._location.hosts:
@@ -162,17 +162,20 @@ class ClusterTopology(Topology):
 
 
 class _SlotMap(msgspec.Struct, frozen=True):
-    """The slot map of one node. A disconnected node reports a failed cluster or an older epoch."""
+    """The slot map from one node. An isolated node reports a failed cluster or an older epoch."""
 
     hosts: Sequence[Host] = ()
-    """The host of each shard, by shard number. Empty if the node does not know the host of every shard."""
+    """The host of each shard, ordered by shard number. Empty if the node does not know all of these hosts."""
     rank: tuple[bool, int] = (False, 0)
-    """Whether the reported cluster state is healthy, and the reported epoch. The highest rank is the best."""
+    """Whether the node reports a healthy cluster, and the epoch that it reports. A higher rank is better."""
     error: Exception | None = None
 
 
 async def _best_slot_map(requests: Sequence[asyncio.Task[_SlotMap]]) -> _SlotMap:
-    """Return the best slot map received within DISCOVERY_GRACE, or else the first complete one after that."""
+    """Return the best slot map that arrives within DISCOVERY_GRACE seconds.
+
+    If no complete slot map has arrived by then, wait for a complete one, or until all nodes have answered.
+    """
     done, waiting = await asyncio.wait(requests, timeout=DISCOVERY_GRACE)
     while waiting and not any(task.result().hosts for task in done):
         arrived, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -192,7 +195,7 @@ async def _fetch_slot_map(node: Node, slots: Sequence[int]) -> _SlotMap:
 
 
 def _masters_of(ranges: Sequence[Sequence[Any]], slots: Sequence[int], sender: Host) -> list[Host] | None:
-    """Return the host of each slot's master, or None if a slot has no master."""
+    """Return the host of the master for each of `slots`, or None if any of these slots has no master."""
     masters = [
         (first, last, ((name or b"").decode() or sender[0], port))
         for first, last, (name, port, *_), *_ in ranges

@@ -1,8 +1,8 @@
 """Writes each commit, and each batch of a purge, with one call of the write script.
 
-Every key that the script can use is declared in its call; otherwise a commit could be half written while its
-slot is being moved to another node. All keys are known in advance because they contain only parts of the
-address: tags, lanes and times are in the entries of the indexes.
+Each call declares all keys that the script can use. Otherwise, a commit could be half written while the slot
+of the keys is being moved to another node. All keys are known in advance, because a key contains only parts
+of an address. Tags, lanes and times are in the entries of the indexes.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from .stored_layout import (
 )
 
 MAX_MESSAGE_BYTES = 1024
-"""Maximum size of a notification in bytes. A larger one is sent without addresses, and wakes all watches."""
+"""Maximum size of a notification in bytes. A larger one lacks the addresses and wakes all watches."""
 MAX_PURGED_PER_CALL = 100
 """Maximum number of records that one script call purges. More would block the server for too long."""
 
 
 class Writer:
-    """Writes commits and purges records. Each notification starts with the id of its sender, `client`."""
+    """Writes commits and purges records. Each notification starts with `client`, the sender's id."""
 
     def __init__(self, router: Router, keys: Keys, client: bytes) -> None:
         self._router = router
@@ -76,7 +76,7 @@ class Writer:
     async def purge(
         self, until: Micros, limit: int, wake: Callable[[Iterable[Address]], None]
     ) -> list[Purged]:
-        """Delete expired records and wake their watches. After an error, deleted records stay deleted."""
+        """Delete expired records and wake their watches. An error does not undo earlier deletions."""
         lex_range = expired_range(until)
         scans = [ShardScan(shard, self._keys.expiry_index(shard), lex_range) for shard in range(SHARD_COUNT)]
         scan = MergedScan(self._router, scans)
@@ -100,7 +100,7 @@ class Writer:
     async def _delete_expired(
         self, addresses: Sequence[Address], until: Micros, purged: list[Purged]
     ) -> None:
-        """Delete those records at `addresses` that have expired, and append them to `purged`, in order."""
+        """Delete the expired records among `addresses`. Append them to `purged`, in the same order."""
         batches = batches_by_shard(addresses, MAX_PURGED_PER_CALL)
         calls = [
             _write_call(self._keys, [_Write("purge", each) for each in batch], None, until, self._client)
@@ -120,7 +120,7 @@ class Writer:
 
 
 class _Write(NamedTuple):
-    """A change to a record, or its purge, in the form that the write script expects."""
+    """A change or a purge of one record, in the form that the write script expects."""
 
     kind: str
     address: Address
@@ -146,7 +146,7 @@ def _write_of(change: Change, guard: Guard | None, now: Micros) -> _Write:
 def _write_call(
     keys: Keys, writes: Sequence[_Write], guard: Guard | None, now: Micros, client: bytes
 ) -> Call:
-    """Return the call of the write script for these writes. Their records must be in the same shard."""
+    """Return the call of the write script for `writes`, whose records must all be in the same shard."""
     addresses = [write.address for write in writes]
     partition = addresses[0].partition
     partitions = [address[:2] for address in addresses]

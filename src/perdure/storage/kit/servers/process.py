@@ -1,4 +1,4 @@
-"""Runs a server as a process with its own directory and port. Tests can stop, kill, pause and restart it."""
+"""Runs a server as a process with its own directory and port. A test can stop, kill, pause or restart it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from typing import IO, Self, cast
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 START_TIMEOUT = 60.0
-"""Seconds to wait until a server responds. The limit is generous, for slow machines."""
+"""Seconds to wait until a server responds. The time is long enough for slow machines."""
 NOBODY_UID = 65534
-"""The user id that runs PostgreSQL if the tests run as root, because PostgreSQL refuses to run as root."""
+"""The user id for PostgreSQL if the tests run as root. PostgreSQL itself refuses to run as root."""
 
 
 class MissingServer(Exception):
-    """Raised when the program of a server is not installed. The message explains how to install it."""
+    """Raised when the program of a server is not installed. The message explains the installation."""
 
 
 class ServerFailed(Exception):
@@ -89,7 +89,7 @@ class Server(ManagedServer):
         """Create the files that the server needs in its directory. Called before the first start."""
 
     def start(self) -> None:
-        """Start the server and return when it responds. A server that ran before still has its data."""
+        """Start the server and return when it responds. After a restart, the server still has its data."""
         if not any(self.folder.iterdir()):
             self.prepare()
         user = "-" if self.run_as is None else str(self.run_as)
@@ -157,11 +157,11 @@ def package_folder(name: str) -> Path:
 
 
 PORTS = range(10_000, 32_000)
-"""Ports for servers. The system assigns higher ports to outgoing connections."""
+"""The ports that servers may use. The system uses higher ports for outgoing connections."""
 
 
 def free_port() -> int:
-    """Return a random port that is free now. Another process may still take it before it is used."""
+    """Return a random port that is free now. Another process may take the port before the caller uses it."""
     while True:
         port = secrets.choice(PORTS)
         with socket.socket() as probe, suppress(OSError):
@@ -170,7 +170,7 @@ def free_port() -> int:
 
 
 def port_responds(port: int, request: bytes = b"", response: bytes = b"") -> bool:
-    """Return whether a server listens on the port and, if `response` is not empty, sends that response."""
+    """Return whether a server listens on `port` and replies to `request` with `response` (if not empty)."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1) as line:
             line.sendall(request)
@@ -180,7 +180,7 @@ def port_responds(port: int, request: bytes = b"", response: bytes = b"") -> boo
 
 
 def wait_until(what: str, condition: Callable[[], bool]) -> None:
-    """Wait until the condition is true. After START_TIMEOUT, raise ServerFailed with the message `what`."""
+    """Wait until `condition` returns true. After START_TIMEOUT, raise ServerFailed with message `what`."""
     deadline = time.monotonic() + START_TIMEOUT
     while not condition():
         if time.monotonic() > deadline:

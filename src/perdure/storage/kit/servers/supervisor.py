@@ -1,8 +1,8 @@
-"""Runs a server as a child process, and stops it when the standard input of this program is closed.
+"""Runs a server as a child process, and stops the server when this program's standard input is closed.
 
-A killed test run therefore leaves no server behind. This file runs as a script that imports neither perdure
-nor site packages, because that starts faster: `python -I -S supervisor.py USER COMMAND...`. It prints the
-process id of the server. USER is a numeric user id, or `-` to keep the current user.
+A killed test run therefore leaves no server behind. Run this file as a script, which prints the process id of
+the server: `python -I -S supervisor.py USER COMMAND...`. The script starts fast, because it imports neither
+perdure nor site packages. USER is a numeric user id, or `-` to keep the current user.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STOP_TIMEOUT = 30.0
 
 
 def main(user: str, *command: str) -> int:
-    """Run the command as this user, and return the command's exit code."""
+    """Run `command` as `user`, and return the exit code of the command."""
     number = None if user == "-" else int(user)
     server = subprocess.Popen(  # noqa: S603 - the caller's command
         command,

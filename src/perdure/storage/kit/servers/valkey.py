@@ -22,7 +22,7 @@ SLOTS = 16384
 SERVICE = "perdure"
 """The name under which the sentinels monitor the master."""
 SENTINEL_PERIODS_MS = {"publish-period": 200, "info-period": 500, "ask-period": 200}
-"""Milliseconds between a sentinel's messages of each kind. Valkey's defaults are up to ten seconds."""
+"""Milliseconds between a sentinel's messages of the same kind. Valkey's defaults are up to ten seconds."""
 
 
 def binary() -> Path:
@@ -52,7 +52,7 @@ class Valkey(Server):
         return port_responds(self.port, b"PING\r\n", b"+PONG")
 
     def send_command(self, *arguments: str) -> str:
-        """Send one command and return the first bytes of its raw reply."""
+        """Send one command. Return the raw reply, up to 64 KiB."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=START_TIMEOUT) as line:
             parts = "".join(f"${len(argument.encode())}\r\n{argument}\r\n" for argument in arguments)
             line.sendall(f"*{len(arguments)}\r\n{parts}".encode())
@@ -69,7 +69,7 @@ class _Sentinel(Valkey):
         self._failure_timeout = failure_timeout
 
     def prepare(self) -> None:
-        """Write the configuration file, in which the sentinel later also stores its state."""
+        """Write the configuration file. The sentinel later stores its state in the same file."""
         lines = (
             f"port {self.port}",
             "bind 127.0.0.1",
