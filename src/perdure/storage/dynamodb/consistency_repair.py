@@ -1,8 +1,9 @@
-"""Maintenance: scans the table, checks and repairs the counters, and deletes body parts without a record.
+"""Maintenance: scans the table, checks and repairs the counters, and deletes orphaned body parts.
 
-Other clients may write during the scan, so its findings are checked again: the records of a partition are
-counted between two reads of its counter, a total is reported only if it did not change during a second scan,
-and body parts are deleted only in a transaction that checks that their record does not refer to them.
+Other clients may write during the scan, so each finding is checked again. The records of a partition are
+counted between two reads of the partition's counter. A wrong total is reported only if the total stays the
+same during a second scan. Body parts are deleted in a transaction that checks that their record does not
+refer to them.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from .table_client import MAX_BATCH_GET, RECORD_PROJECTION, ConditionFailed, Par
 from .transaction import Transaction
 
 SpaceShard: TypeAlias = tuple[Space, int]
-"""A space and a shard number. Each pair has one total: the sum of the counters of its partitions."""
+"""A space and a shard number. Each such pair has a total: the sum of the shard's counters."""
 
 MAX_TAGS_PER_UPDATE = 100
 """Maximum number of tags in one update. DynamoDB limits an update expression to 4 KB."""
@@ -59,22 +60,22 @@ _SCAN: Parameters = {
 
 
 class TableScan:
-    """Collects the items of a table scan. Its findings need a second check because of concurrent writes."""
+    """The results of a table scan. They must be checked again, because clients may write during the scan."""
 
     def __init__(self) -> None:
         self.records: defaultdict[SpacePartition, Counter[Tag]] = defaultdict(Counter)
         self.counters: dict[SpacePartition, StoredCounter] = {}
         self._undecodable: list[Key] = []
         self._bodies: dict[str, tuple[Key, int]] = {}
-        """Maps the id of each split body to the key of its record and the number of its parts."""
+        """Maps the id of each split body to the record's key and the number of body parts."""
         self._parts: defaultdict[str, list[Item]] = defaultdict(list)
 
     def suspect_counters(self) -> list[SpacePartition]:
-        """Return the partitions in which the counter does not match the records."""
+        """Return the partitions whose counter does not match the records that the scan found."""
         return [each for each, counted in self.records.items() if self.counters[each].counts != counted]
 
     def empty_counters(self) -> dict[SpacePartition, int]:
-        """Return the partitions whose counters are empty, with the revision of each counter."""
+        """Map each partition that has an empty counter to the revision of that counter."""
         return {
             each: stored.revision
             for each, stored in self.counters.items()
@@ -82,7 +83,7 @@ class TableScan:
         }
 
     def expected_totals(self) -> dict[SpaceShard, Counter[Tag]]:
-        """Return the correct total for each space and shard: the sum of the counters of the partitions."""
+        """Return the correct total for each space and shard: the sum of the shard's counters."""
         totals: defaultdict[SpaceShard, Counter[Tag]] = defaultdict(Counter)
         for (space, partition), stored in self.counters.items():
             totals[space, shard_of(partition)].update(stored.counts)
@@ -95,7 +96,7 @@ class TableScan:
         return self._undecodable + incomplete
 
     def orphaned_bodies(self) -> list[list[Item]]:
-        """Return the parts of each body that no record refers to. Omit the bodies of damaged records."""
+        """For each body that no record refers to, return the body's parts. Omit bodies of damaged records."""
         orphaned = [parts for body_id, parts in self._parts.items() if body_id not in self._bodies]
         damaged = set(self._undecodable)
         return [parts for parts in orphaned if owner_of(parts[0]) not in damaged]
@@ -144,9 +145,9 @@ async def maintain(table: Table, reader: Reader, *, repair: bool) -> Maintenance
 
 
 async def _check_partition(table: Table, partition: SpacePartition, *, repair: bool) -> list[str]:
-    """Count the records of a partition again, between two reads of its counter, and return the findings.
+    """Count a partition's records again, between two reads of the partition's counter. Return the findings.
 
-    If the counter changes during every attempt, report nothing.
+    If the counter changes during every attempt, return an empty list.
     """
     for _ in range(MAX_READ_ATTEMPTS):
         before = await read_counter(table.get, *partition)
@@ -175,7 +176,7 @@ async def _count_records(table: Table, partition: SpacePartition) -> Counter[Tag
 async def _repair_counter(
     table: Table, partition: SpacePartition, before: StoredCounter, wrong: Mapping[Tag, int]
 ) -> bool:
-    """Add the numbers in `wrong` to a counter and its total. Return False if the counter has changed."""
+    """Add `wrong` to the partition's counter and total. Return False if the counter differs from `before`."""
     for n, deltas in enumerate(batched(list(wrong.items()), MAX_TAGS_PER_UPDATE)):
         transaction = Transaction(table)
         for tag, delta in deltas:
@@ -187,7 +188,7 @@ async def _repair_counter(
 
 
 async def _check_totals(table: Table, scan: TableScan, *, repair: bool) -> list[str]:
-    """Check that each total is the sum of its counters. If a total is wrong, scan again to confirm it."""
+    """Check that each total is the sum of the shard's counters. Confirm wrong totals by a second scan."""
     shards = [
         (space, shard) for space in {space for space, _ in scan.records} for shard in range(SHARD_COUNT)
     ]
@@ -221,7 +222,7 @@ def _wrong_totals(
 async def _repair_total(
     table: Table, shard: SpaceShard, before: StoredCounter, wrong: Mapping[Tag, int]
 ) -> None:
-    """Correct a total, unless another client has changed it: then leave it to the next maintenance."""
+    """Correct a total. If another client has changed the total, leave it to the next maintenance run."""
     with suppress(ConditionFailed):
         for n, deltas in enumerate(batched(list(wrong.items()), MAX_TAGS_PER_UPDATE)):
             condition = revision_condition(before.revision + n)
@@ -236,7 +237,7 @@ async def _delete_empty_counter(table: Table, partition: SpacePartition, revisio
 
 
 async def _delete_orphaned_body(table: Table, parts: Sequence[Item]) -> int:
-    """Delete the parts of a body, unless its record refers to them. Return the number of bytes deleted."""
+    """Delete the parts of a body, unless the body's record refers to them. Return the bytes deleted."""
     body_id = parts[0]["pk"]["S"].partition("#")[2]
     check = {
         "Key": owner_of(parts[0]).item,

@@ -1,9 +1,9 @@
-"""Guards: limits on the number of records in a partition, enforced by a condition on its counter.
+"""Guards: limits on the number of records in a partition, enforced by a condition on the counter.
 
 A condition in DynamoDB cannot add numbers, so the limit of a guard with several tags is split into one limit
 for each tag, according to the last known counts. The tag limits never add up to more than the guard's limit.
 A tag limit may be too low for a commit that the guard should admit. The failed condition then returns the
-stored counts, and the next attempt splits the guard's limit according to those counts.
+stored counts, and the next attempt splits the guard's limit according to the returned counts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_CACHED_COUNTERS = 10_000
 
 
 class Guards:
-    """Enforces guards by adding conditions to transactions, and caches the last known counts."""
+    """Enforces guards by conditions in transactions. Caches the last known counts of guarded partitions."""
 
     def __init__(self, table: Table, on_commit: Callable[[Iterable[Address]], None]) -> None:
         self._table = table
@@ -31,7 +31,7 @@ class Guards:
         self._cache: dict[SpacePartition, Mapping[Tag, int]] = {}
 
     def add_conditions(self, transaction: Transaction, batch: Sequence[PendingCommit]) -> None:
-        """Add conditions that enforce the guards of these commits. Each counter must have only one guard."""
+        """Add conditions that enforce the guards of `batch`. Each counter must have only one guard."""
         guarded: defaultdict[SpacePartition, list[PendingCommit]] = defaultdict(list)
         for pending in batch:
             pending.refusing_counter = None
@@ -64,7 +64,7 @@ class Guards:
         transaction.require_counter(*scope, limit_condition(limits), on_failure)
 
     def update_cache(self, pending: PendingCommit) -> None:
-        """Update the cached counts with the changes of a commit that was written."""
+        """Update the cached counts after a commit has been written."""
         scope = guarded_partition(pending)
         if scope is None:
             return
@@ -76,9 +76,9 @@ class Guards:
         self._cache_counts(scope, counts)
 
     async def purge_or_refuse(self, pending: PendingCommit) -> Refused | None:
-        """Purge expired records to make room for a commit, or refuse the commit if that is not possible.
+        """Purge expired records to make room for a commit. Return None if the commit can be tried again.
 
-        Return None if the commit can be tried again, and Refused otherwise.
+        Return Refused if the commit exceeds the guard's limit and no expired records can be purged.
         """
         guard, scope = pending.guard, guarded_partition(pending)
         if guard is None or scope is None or pending.refusing_counter is None or fits_limit([pending]):
@@ -104,14 +104,14 @@ class Guards:
 
 
 def guarded_partition(pending: PendingCommit) -> SpacePartition | None:
-    """Return the space and partition whose counter limits this commit, or None if no guard applies."""
+    """Return the space and partition whose counter limits the commit, or None if no guard applies."""
     if pending.guard is None or pending.guard_delta(pending.guard) <= 0:
         return None
     return pending.guard.space, pending.partition
 
 
 def fits_limit(pendings: Sequence[PendingCommit]) -> bool:
-    """Return whether the guard that these commits share admits them together, given the stored counts."""
+    """Return whether the commits in `pendings` together stay within the limit of the guard they share."""
     guard, stored = pendings[0].guard, pendings[0].refusing_counter
     if guard is None or stored is None:
         return True
@@ -120,9 +120,9 @@ def fits_limit(pendings: Sequence[PendingCommit]) -> bool:
 
 
 def split_limit(room: int, counts: Mapping[Tag, int], tags: Iterable[Tag]) -> dict[Tag, int]:
-    """Split `room` into a limit for each tag: its last known count plus an equal share of the rest.
+    """Split `room` into a limit for each tag: the tag's count in `counts` plus an equal share of the rest.
 
-    If the known counts exceed `room`, they are out of date and ignored.
+    If the counts add up to more than `room`, they are out of date and are ignored.
     """
     names = sorted(tags)
     if room < 0:

@@ -1,11 +1,11 @@
 """Counters: the number of records with each tag, updated in the same transactions as the records.
 
-A counter is an item with an attribute for each tag. It includes expired records until they are purged; the
-number of live records is the count minus the expired records that an index returns. `expiries` increases
-whenever an expired record is deleted: if it is the same before and after the index is queried, no record was
-subtracted twice or missed. `revision` increases with every change, so that a repair can detect concurrent
-changes. If a counter is deleted and created again, `revision` restarts. Therefore a counter is deleted only
-if `records`, the sum of its counts, is 0.
+A counter is an item with an attribute for each tag. Expired records are counted until they are purged. The
+number of live records is the count minus the number of expired records that an index returns. `expiries`
+increases whenever an expired record is deleted. If `expiries` is the same before and after the index is
+queried, no record was subtracted twice or missed. `revision` increases with every change, so that
+a repair can detect concurrent changes. If a counter is deleted and created again, `revision` restarts.
+Therefore a counter is deleted only if `records`, the sum of its counts, is 0.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_READ_ATTEMPTS = 20
 
 
 class StoredCounter(NamedTuple):
-    """A counter as it is stored. Its counts include expired records."""
+    """A counter as stored in the table. The counts include expired records."""
 
     counts: Mapping[Tag, int]
     expiries: int
@@ -52,7 +52,8 @@ def decode_counter(item: Item | None) -> StoredCounter:
 def subtract_expired(counts: Mapping[Tag, int], expired: Iterable[Tag]) -> dict[Tag, int]:
     """Return the number of live records with each tag: the count minus the number of expired records.
 
-    Omit tags without live records. If an index lags, the number of expired records can exceed the count.
+    `expired` contains the tag of each expired record. Tags without live records are omitted. If an index is
+    out of date, the number of expired records can exceed the count.
     """
     subtracted = Counter(expired)
     return {tag: count - subtracted[tag] for tag, count in counts.items() if count > subtracted[tag]}
@@ -61,9 +62,9 @@ def subtract_expired(counts: Mapping[Tag, int], expired: Iterable[Tag]) -> dict[
 async def read_with_expired(
     table: Table, space: Space, partition: str, now: Micros, before: StoredCounter | None = None
 ) -> tuple[StoredCounter, list[ExpiredRecord]]:
-    """Return a partition's counter, and the expired records that its counts include.
+    """Return the counter of a partition, and the expired records that the counter still includes.
 
-    A caller that has just read the counter passes it as `before`.
+    A caller that has just read the counter should pass it as `before`.
     """
     before = before or await read_counter(table.get, space, partition)
     for attempts in range(MAX_READ_ATTEMPTS):
@@ -83,13 +84,13 @@ async def read_counter(read: ReadItems, space: Space, partition: str) -> StoredC
 
 
 async def read_counters(read: ReadItems, keys: Mapping[K, Key]) -> dict[K, StoredCounter]:
-    """Read the counters with these keys. A counter that does not exist is returned as empty."""
+    """Return the counter for each entry of `keys`. If a counter does not exist, return an empty counter."""
     found = await read(list(keys.values()))
     return {name: decode_counter(found.get(key)) for name, key in keys.items()}
 
 
 async def find_expired(table: Table, space: Space, partition: str, until: Micros) -> list[ExpiredRecord]:
-    """Return the records of a partition that expire at or before `until`, earliest first."""
+    """Return the records of a partition that expire at or before `until`, earliest expiry first."""
     query: Parameters = {
         "IndexName": EXPIRY,
         "ConsistentRead": True,
@@ -124,7 +125,7 @@ def counter_update(deltas: Mapping[Tag, int], *, expiry: bool = False) -> dict[s
 
 
 def limit_condition(limits: Mapping[Tag, int]) -> dict[str, Any]:
-    """Return a condition that requires each count of a counter to be within the limit for its tag."""
+    """Return a condition that requires the count of each tag in `limits` to be at most the tag's limit."""
     names, values, parts = dict[str, str](), dict[str, dict[str, str]](), list[str]()
     for n, (tag, limit) in enumerate(limits.items()):
         names[f"#b{n}"], values[f":b{n}"] = f"{_COUNT_PREFIX}{tag}", {"N": str(limit)}
@@ -149,7 +150,7 @@ def revision_condition(revision: int) -> dict[str, Any]:
 
 
 def empty_condition(revision: int) -> dict[str, Any]:
-    """Return a condition that requires a counter to be empty and to have this revision."""
+    """Return a condition that requires a counter to be empty and to have `revision`."""
     return {
         "ConditionExpression": "#revision = :revision AND #records = :none",
         "ExpressionAttributeNames": {"#revision": "revision", "#records": "records"},
@@ -158,7 +159,7 @@ def empty_condition(revision: int) -> dict[str, Any]:
 
 
 def with_condition(update: dict[str, Any], condition: dict[str, Any]) -> dict[str, Any]:
-    """Combine an update and a condition, with the attribute names and values of both."""
+    """Combine an update and a condition into one request. Merge their attribute names and values."""
     if not condition:
         return update
     shared = ("ExpressionAttributeNames", "ExpressionAttributeValues")

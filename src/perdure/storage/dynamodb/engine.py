@@ -35,11 +35,11 @@ from .table_setup import check_table, create_table
 from .writer import Writer
 
 POLL_SECONDS = 1.0
-"""Seconds between wake-ups of all watches, which are needed because DynamoDB sends no notifications."""
+"""Seconds between two wake-ups. All watches are woken regularly, because DynamoDB sends no notifications."""
 
 
 async def open_engine(url: str) -> DynamoEngine:
-    """Open the table at this URL. The table must exist."""
+    """Open the DynamoDB table that `url` names. The table must exist."""
     table = Table(parse_url(url))
     try:
         await table.connect()
@@ -51,7 +51,7 @@ async def open_engine(url: str) -> DynamoEngine:
 
 
 async def migrate(url: str) -> None:
-    """Create the table at this URL if it does not exist."""
+    """Create the DynamoDB table that `url` names, if it does not exist."""
     table = Table(parse_url(url))
     try:
         await table.connect()
@@ -129,7 +129,7 @@ class DynamoEngine(Engine):
         self._waker = asyncio.get_running_loop().create_task(self._wake_all()) if is_needed else None
 
     async def _wake_all(self) -> None:
-        """Wake all watches together at regular intervals, so that the reads that follow share requests."""
+        """Wake all watches together at regular intervals. The reads that follow can then share requests."""
         while True:
             await asyncio.sleep(POLL_SECONDS)
             self._watches.wake_all()

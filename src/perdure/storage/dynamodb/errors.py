@@ -25,12 +25,12 @@ from ..errors import (
 )
 
 DRIVER_ERRORS = (exceptions.ClientError, exceptions.BotoCoreError, ResponseParserError)
-"""The exceptions that a request can raise, whether DynamoDB or the connection failed."""
+"""All exceptions that a request can raise when DynamoDB or the connection fails."""
 DriverFailure: TypeAlias = exceptions.ClientError | exceptions.BotoCoreError | ResponseParserError
 
 CONDITION_FAILED = "ConditionalCheckFailed"
 NO_REASON = "None"
-"""The reason code of an item that did not cause the cancellation of its transaction."""
+"""The reason code of an item that did not cause the transaction to be cancelled."""
 _CONDITION_FAILED_ALONE = "ConditionalCheckFailedException"
 _CANCELED = "TransactionCanceledException"
 _CONFLICT = {"TransactionConflict", "TransactionConflictException", "ReplicatedWriteConflictException"}
@@ -76,7 +76,7 @@ def error_code(error: DriverFailure) -> str:
 
 
 def cancellation_reasons(error: DriverFailure) -> Sequence[CancellationReason]:
-    """Return a reason for each item of a failed write, in order, or an empty sequence for other errors."""
+    """Return one reason for each item of a failed write, in item order. For other errors, return ()."""
     response = _response(error)
     if error_code(error) == _CONDITION_FAILED_ALONE:
         return [{"Code": CONDITION_FAILED, "Item": response.get("Item", {})}]
@@ -84,7 +84,7 @@ def cancellation_reasons(error: DriverFailure) -> Sequence[CancellationReason]:
 
 
 def is_condition_failed(error: DriverFailure) -> bool:
-    """Return whether a condition of the write failed, which is an expected result."""
+    """Return whether a write was rejected because one of its conditions failed."""
     return any(reason.get("Code") == CONDITION_FAILED for reason in cancellation_reasons(error))
 
 
@@ -108,7 +108,7 @@ def may_have_been_applied(error: DriverFailure) -> bool:
 
 
 def is_transient(error: DriverFailure) -> bool:
-    """Return whether the same request may succeed later."""
+    """Return whether the same request may succeed if it is sent again later."""
     is_rejected = bool(_codes_of(error) & (_CONFLICT | _THROTTLED | _IN_PROGRESS))
     return is_rejected or may_have_been_applied(error) or isinstance(error, exceptions.ConnectionError)
 
@@ -122,9 +122,10 @@ def is_access_denied(error: DriverFailure) -> bool:
 
 
 def as_storage_error(error: DriverFailure, name: str, *, writes: bool, maybe_applied: bool) -> StorageError:
-    """Return the storage error that corresponds to a driver error. The caller sets the `__cause__`.
+    """Return the storage error that corresponds to a driver error. The caller sets `__cause__`.
 
-    `maybe_applied` is true if this attempt to write, or an earlier one, may have been applied.
+    `writes` says whether the request was a write, and `maybe_applied` whether any attempt to send the request
+    may have been applied.
     """
     if writes and maybe_applied:
         what = "no response to a write; it may have been applied, so read before writing again"
@@ -147,11 +148,11 @@ def _classify(error: DriverFailure, *, writes: bool) -> tuple[type[StorageError]
 
 
 def _codes_of(error: DriverFailure) -> set[str]:
-    """Return DynamoDB's error code or, for a cancelled transaction, the reason codes of all its items."""
+    """Return DynamoDB's error code. For a cancelled transaction, return the items' reason codes instead."""
     code = error_code(error)
     return {reason.get("Code", "") for reason in cancellation_reasons(error)} if code == _CANCELED else {code}
 
 
 def _response(error: DriverFailure) -> Mapping[str, Any]:
-    """Return DynamoDB's response, or an empty mapping if there was none."""
+    """Return DynamoDB's response, or an empty mapping if there was no response."""
     return cast("Any", error).response if isinstance(error, exceptions.ClientError) else {}

@@ -1,7 +1,7 @@
 """Reads and purges records across all partitions, by merging the shards of a global index.
 
-The global indexes lag behind the table. Therefore the records that they list are read from the table, and a
-record whose sort key has changed is skipped.
+The global indexes may be out of date. Therefore each record that an index lists is read from the table, and
+is skipped if its sort key has changed.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from .table_client import Parameters, Table
 from .table_setup import ALL_EXPIRY, ALL_LISTING, ALL_LISTING_OF_TAG, ALL_TIMERS
 
 MIN_READ_SIZE = 8
-"""Minimum number of entries in the first read from a shard. Each further read is twice as large."""
+"""Minimum number of entries in the first read from a shard. The number doubles with each further read."""
 SCAN_SIZE = 1000
-"""Number of entries to take from a scan at a time when all entries are needed."""
+"""Number of entries to take from a scan in each step, if all entries are needed."""
 
 _Bound: TypeAlias = tuple[str, dict[str, str]]
-"""The name of a sort key with an operator, such as `place <`, and the value to compare the key with."""
+"""A bound on a sort key: the key's name and an operator, such as `place <`, and the value to compare to."""
 
 
 class IndexEntry(NamedTuple):
@@ -50,7 +50,7 @@ class IndexEntry(NamedTuple):
 
 
 class ShardScan:
-    """A scan of one shard of an index. `entries` were read but not yet returned."""
+    """A scan of one shard of an index. `entries` holds the entries that were read but not yet returned."""
 
     def __init__(self, table: Table, query: Parameters, attribute: str, chunk: int) -> None:
         self.entries: list[IndexEntry] = []
@@ -69,7 +69,7 @@ class ShardScan:
 
 
 class MergedScan:
-    """A scan of all shards of an index, with one query for each shard. Entries are sorted by `attribute`."""
+    """A scan of all shards of an index, with one query per shard. The entries are sorted by `attribute`."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class MergedScan:
             await asyncio.gather(*[shard.read() for shard in unread])
 
     def _may_precede(self, shard: ShardScan, last: IndexEntry | None) -> bool:
-        """Return whether unread entries of this shard may precede `last`."""
+        """Return whether `shard` may have unread entries that precede `last`."""
         if last is None or not shard.entries:
             return True
         reached = shard.entries[-1].sort_key
@@ -111,7 +111,7 @@ class MergedScan:
 
 
 def _sort_key_of(value: Mapping[str, str]) -> str:
-    """Return the value of an attribute as a string. Pad numbers, so that they sort in numerical order."""
+    """Return an attribute's value as a string. Pad numbers with zeros, so that they sort numerically."""
     return f"{int(value['N']):016}" if "N" in value else value["S"]
 
 

@@ -4,12 +4,13 @@
     record#SPACE#PARTITION      KEY        a record
     body#ID                     NUMBER     a part of a body that is too large for one item
     count#SPACE#PARTITION       count      a counter: the number of records with each tag in a partition
-    total#SHARD#SPACE           total      a total: the same for all partitions of a shard
+    total#SHARD#SPACE           total      a total: the sum of the counters of all partitions in a shard
     format                      format     the version of the stored format
 
-Spaces are percent-encoded, so that different names have different keys. A sort key (attributes `place`,
+Spaces are percent-encoded, so that different spaces never share a key. A sort key (attributes `place`,
 `tagged_place` and `timer_place`) is a string that sorts like the tuple of its parts: numbers have a fixed
-width, and NUL, which no name contains, sorts before any character. Stored data depends on all of this module.
+width, and NUL, which no name contains, sorts before any other character. Stored data depends on this
+whole module.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ..shards import shard_of
 Item: TypeAlias = Mapping[str, Mapping[str, str]]
 """An item in the form of DynamoDB's API, such as `{"version": {"N": "1"}}`."""
 SpacePartition: TypeAlias = tuple[Space, str]
-"""A space and a partition. Each pair has one counter."""
+"""A space and a partition. Each such pair has its own counter."""
 
 
 class Key(NamedTuple):
@@ -41,18 +42,18 @@ FORMAT_VERSION = 1
 """The version of the stored format. Increase it if older versions of perdure would misread new data."""
 FORMAT_KEY = Key("format", "format")
 MAX_INLINE_BODY_BYTES = 380_000
-"""Maximum size of a body, or of a body part, in one item. DynamoDB limits the whole item to 400 KB."""
+"""Maximum size in bytes of a body, or of a body part, in one item. DynamoDB limits a whole item to 400 KB."""
 TIMER_SHARD_COUNT = 8
-"""Number of timer index shards per lane. Each accepts 1,000 writes a second; `due` queries all shards."""
+"""Number of timer index shards per lane. A shard accepts 1,000 writes a second. `due` queries all shards."""
 TTL_DELAY: Micros = 7 * 86_400_000_000
-"""Microseconds between the expiry of a record and the time when DynamoDB itself may delete its items."""
+"""Microseconds between the expiry of a record and the time when DynamoDB may delete the record's items."""
 
 ORDER_NAME: Mapping[str, str] = {"#order": "order"}
-"""A placeholder for `order`, which is a reserved word in DynamoDB's expressions."""
+"""Maps the placeholder `#order` to the attribute `order`, which is a reserved word in DynamoDB."""
 
 
 class StoredState(NamedTuple):
-    """The fields of a stored record, live or expired, that determine whether a change is accepted."""
+    """The fields of a live or expired record that determine whether a change is accepted."""
 
     version: int
     order: Micros
@@ -99,12 +100,12 @@ def total_key(space: Space, shard: int) -> Key:
 
 
 def part_keys(body_id: str | None, parts: int) -> list[Key]:
-    """Return the keys of a body's parts, or an empty list if the body is not split."""
+    """Return the keys of a body's parts, or an empty list if `body_id` is None: the body is not split."""
     return [] if body_id is None else [Key(f"body#{body_id}", f"{number:02}") for number in range(parts)]
 
 
 def parse_pk(pk: str) -> tuple[Space, str]:
-    """Return the space and partition in the partition key of a record or a counter."""
+    """Extract the space and the partition from `pk`, the partition key of a record or a counter."""
     _, word, partition = pk.split("#", 2)
     return Space(unquote(word)), partition
 
@@ -148,7 +149,10 @@ def expiry_shard(shard: int) -> str:
 
 
 def encode_record(record: Record, body: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[str, str]]:
-    """Return the item that stores a record. `body` has the body, or attributes that refer to its parts."""
+    """Return the item that stores a record.
+
+    `body` holds the item's body attributes: the body itself, or references to its parts.
+    """
     shard = shard_of(record.partition)
     position = record.position
     item: dict[str, Mapping[str, str]] = {
@@ -175,7 +179,7 @@ def encode_record(record: Record, body: Mapping[str, Mapping[str, str]]) -> dict
 
 
 def encode_body_part(key: Key, text: str, record: Record) -> dict[str, Mapping[str, str]]:
-    """Return the item that stores a body part, with the record's key, so that orphaned parts can be found."""
+    """Return the item of a body part. The item includes the record's key, to help find orphaned parts."""
     parent = record_key(record.address)
     return {
         **key.item,
@@ -188,7 +192,7 @@ def encode_body_part(key: Key, text: str, record: Record) -> dict[str, Mapping[s
 
 
 def _ttl_attribute(record: Record) -> dict[str, Mapping[str, str]]:
-    """Return the attribute with the time after which DynamoDB may delete the item, if the record expires."""
+    """Return the attribute that tells DynamoDB when to delete the item, or {} if the record never expires."""
     if record.expires_at is None:
         return {}
     return {"removed_after": {"N": str((record.expires_at + TTL_DELAY) // 1_000_000)}}
@@ -214,7 +218,7 @@ def decode_record(item: Item, body: str) -> Record | Damaged:
 
 
 def decode_state(item: Item | None) -> StoredState | None:
-    """Return the state of a stored record, if there is one. Raise StorageCorrupt if the record is damaged."""
+    """Return the state of a stored record, or None if `item` is empty. Raise StorageCorrupt if damaged."""
     if not item:
         return None
     try:
@@ -231,9 +235,9 @@ def decode_state(item: Item | None) -> StoredState | None:
 
 
 def decode_expired(item: Item) -> ExpiredRecord | None:
-    """Return an expired record, or None if it is damaged.
+    """Return the expired record that `item` stores, or None if the record is damaged.
 
-    A damaged record is not purged, because its tag is unknown.
+    Damaged records are not purged, because their tags may be unknown.
     """
     try:
         return ExpiredRecord(
@@ -257,7 +261,7 @@ def _damaged(item: Item, error: KeyError | ValueError) -> Damaged:
 
 
 def owner_of(item: Item) -> Key:
-    """Return the key of the record that a body part belongs to, or the item's own key if it is not a part."""
+    """If `item` is a body part, return the key of the part's record; otherwise return the item's own key."""
     if "record_pk" in item:
         return Key(item["record_pk"]["S"], item["record_sk"]["S"])
     return item_key(item)

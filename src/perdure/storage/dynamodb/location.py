@@ -13,7 +13,7 @@ from ..url_options import parse_options
 
 _OPTIONS_HELP = (
     "the options are endpoint_url, region_name, profile_name, attempts=NUMBER, timeout=SECONDS and "
-    "connections=NUMBER; set all others in the AWS environment or config file"
+    "connections=NUMBER; set other options in the AWS environment or config file"
 )
 _URL_HELP = (
     "use dynamodb://TABLE with a name of 3 to 255 letters, digits, dots, hyphens or underscores, and add "
@@ -27,9 +27,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The URL of a private endpoint or a local server. The default is the public endpoint of the region."""
     region_name: str | None = None
     profile_name: str | None = None
-    """The profile in the AWS config files from which region and credentials are read."""
+    """The name of the AWS profile that provides the region and the credentials."""
     attempts: Annotated[int, msgspec.Meta(ge=1, le=100)] = 10
-    """Maximum number of times that a request is sent."""
+    """Maximum number of attempts to send a request, including the first attempt."""
     timeout: Annotated[float, msgspec.Meta(gt=0, le=60)] = 10.0
     """Seconds to wait for a connection or a response."""
     connections: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 64
@@ -46,9 +46,9 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_url(url: str) -> Location:
-    """Parse `dynamodb://TABLE?OPTIONS`; raise CannotOpen if it is invalid.
+    """Parse a URL of the form `dynamodb://TABLE?OPTIONS`. Raise CannotOpen if the URL is invalid.
 
-    Errors do not repeat invalid values, because a URL may contain a secret by mistake.
+    Error messages do not repeat invalid values, because a URL may contain a secret by mistake.
     """
     try:
         parts = urlsplit(url)

@@ -15,7 +15,7 @@ from .table_client import Table
 from .transaction import Transaction
 
 MAX_PURGED_PER_TRANSACTION = 30
-"""Maximum number of records to purge in one transaction. Each record may need 3 of the 100 items."""
+"""Maximum number of records to purge in one transaction. Each may use 3 of the transaction's 100 items."""
 MAX_ATTEMPTS = 20
 """Maximum number of attempts to purge a batch of records that other clients keep changing."""
 
@@ -23,9 +23,9 @@ MAX_ATTEMPTS = 20
 async def purge_expired(
     table: Table, expired: Iterable[ExpiredRecord], until: Micros
 ) -> AsyncGenerator[Sequence[ExpiredRecord]]:
-    """Delete these records if they are still expired. Yield the records that each transaction deleted.
+    """Delete the records in `expired` that are still expired. Yield the deleted records of each transaction.
 
-    `expired` may contain a record twice, because an index can list a record twice while its expiry changes.
+    `expired` may contain a record twice, because an index can list a record twice while the expiry changes.
     """
     unique = {each.address: each for each in expired}.values()
     neighbours = sorted(unique, key=lambda each: (shard_of(each.address.partition), each.address))
@@ -37,7 +37,7 @@ async def purge_expired(
 
 
 async def delete_body_parts(table: Table, keys: Sequence[Key]) -> None:
-    """Delete body parts that no record refers to. If this fails, `maintain` deletes them later."""
+    """Delete body parts that no record refers to. If that fails, `maintain` deletes the parts later."""
     with suppress(StorageError):
         await table.delete(keys)
 
@@ -45,7 +45,7 @@ async def delete_body_parts(table: Table, keys: Sequence[Key]) -> None:
 async def _purge_batch(
     table: Table, expired: Sequence[ExpiredRecord], until: Micros
 ) -> Sequence[ExpiredRecord]:
-    """Delete records in one transaction and return them. Omit records that are no longer expired."""
+    """Delete the records that are still expired, in one transaction, and return the deleted records."""
     left = dict(enumerate(expired))
 
     def on_failure(index: int, item: Item | None) -> None:

@@ -1,7 +1,7 @@
-"""Reads records by address, or in pages of one partition, and always returns their newest versions.
+"""Reads records by address, or in pages of one partition. Always returns the newest version of a record.
 
-Concurrent reads share requests. A page is read in two steps: first the keys, from an index that contains
-little else, then the records. A record whose sort key has changed in the meantime is skipped.
+Concurrent reads share requests. A page is read in two steps: first the keys are read from a small index, and
+then the records from the table. A record whose sort key has changed in the meantime is skipped.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _BODY = ("body", "body_id", "body_parts")
 
 
 class Reader:
-    """Reads records. Use it in one event loop only."""
+    """Reads records from the table. Use each instance in one event loop only."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -74,10 +74,11 @@ class Reader:
     async def fill(
         self, page: Page, sort_keys: Mapping[Key, str], is_current: Callable[[Record, str], bool], now: Micros
     ) -> None:
-        """Add the records with these keys to a page until it is full. Skip those whose sort key has changed.
+        """Add records to `page` until the page is full. Skip records whose sort key has changed.
 
-        The first read fetches up to 100 records. Each further read fetches as many records as are expected to
-        fit on the page, but at least 100. Split bodies are read only if they are needed.
+        `sort_keys` maps the key of each record to the sort key that the index lists. The first read fetches
+        up to 100 records. Each further read fetches as many records as are expected to fit on the page, but
+        at least 100. Split bodies are read only if they are needed.
         """
         left = list(sort_keys)
         size = MAX_BATCH_GET
@@ -99,9 +100,10 @@ class Reader:
     async def records(
         self, keys: Iterable[Key], now: Micros, items: Mapping[Key, Item] | None = None
     ) -> dict[Key, Record | Damaged]:
-        """Return the newest live records with these keys. Pass the records' `items` if they were just read.
+        """Return the newest versions of the live records with the given `keys`.
 
-        The bodies of expired records are not read: DynamoDB may already have deleted some parts.
+        A caller that has just read the records' items passes them as `items`. The bodies of expired records
+        are not read, because DynamoDB may already have deleted some body parts.
         """
         left = list(dict.fromkeys(keys))
         found: dict[Key, Record | Damaged] = {}
@@ -126,10 +128,10 @@ class Reader:
         )
 
     async def _damaged(self, items: Mapping[Key, Item], incomplete: Sequence[Key]) -> dict[Key, Damaged]:
-        """Check the records whose body parts were not all found, and return those that are damaged.
+        """Check the `incomplete` records, whose body parts were not all found. Return the damaged records.
 
         A transactional read returns a record together with its parts. If the record now has a different
-        body, it is not damaged: its body was replaced after the first read.
+        body, the record is not damaged: its body was replaced after the first read.
         """
         damaged: dict[Key, Damaged] = {}
         for key in incomplete:
@@ -158,7 +160,7 @@ class Reader:
         return [{key: found[key] for key in keys if key in found} for keys in requests]
 
     async def _bodies(self, items: Mapping[Key, Item]) -> dict[Key, str]:
-        """Return the bodies of these items. Omit split bodies with missing parts."""
+        """Return the bodies of the records in `items`. Omit split bodies with missing parts."""
         bodies = {key: item["body"]["S"] for key, item in items.items() if "S" in item.get("body", {})}
         split = {key: _parts_of(item) for key, item in items.items() if key not in bodies}
         parts = await self._table.get(part for keys in split.values() for part in keys)
@@ -169,7 +171,7 @@ class Reader:
 
 
 def _portions(keys: Iterable[Key], items: Mapping[Key, Item]) -> Iterator[list[Key]]:
-    """Yield the keys in groups. The bodies of a group's records fill about one page."""
+    """Yield the keys in groups, such that the bodies of each group's records fill about one page."""
     portion: list[Key] = []
     size = 0
     for key in keys:
@@ -183,7 +185,7 @@ def _portions(keys: Iterable[Key], items: Mapping[Key, Item]) -> Iterator[list[K
 
 
 def _parts_of(item: Item) -> list[Key]:
-    """Return the keys of a record's body parts, or an empty list if the item does not refer to any."""
+    """Return the keys of a record's body parts, or an empty list if the item refers to no parts."""
     try:
         return part_keys(item["body_id"]["S"], int(item["body_parts"]["N"]))
     except (KeyError, ValueError):
@@ -217,7 +219,7 @@ def _page_query(request: PageRequest, partition: str) -> Parameters:
 
 
 def _is_current(record: Record, listed: str, request: PageRequest) -> bool:
-    """Return whether the record's sort key is still `listed` and its position is not `request.after`."""
+    """Return whether the sort key of `record` is still `listed`. Exclude the record at `request.after`."""
     position = record.position
     current = sort_key(position) if request.tag is None else tag_sort_key(record.tag, position)
     return current == listed and position != request.after

@@ -1,11 +1,11 @@
-"""Signs requests and sends them to DynamoDB. The driver, aiobotocore, would sign them much more slowly.
+"""Signs requests and sends them to DynamoDB. The driver, aiobotocore, signs requests much more slowly.
 
 The driver sends the first request of each operation. The URL, headers and signature scope of that request
 become the signing context of later requests, which are encoded, signed and decoded here. The driver's own
-HTTP session sends them, and handles connections, timeouts, certificates and proxies.
+HTTP session sends these requests, and handles connections, timeouts, certificates and proxies.
 
 A signing context is used only if it reproduces the driver's own signature byte for byte, and only while the
-credentials are the same. The driver signs and sends all other requests.
+credentials stay the same. The driver signs and sends all other requests.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from types_aiobotocore_dynamodb.client import DynamoDBClient
 
 MAX_UNSTREAMED_BYTES = 2**20
-"""Maximum size of a request body that is sent in one piece. The HTTP library warns about larger ones."""
+"""Maximum size of a request body that is sent in one piece. The HTTP library warns about larger bodies."""
 TOTAL_TIMEOUT_FACTOR = 4
 """Maximum duration of a whole request, as a multiple of the driver's timeout for a single step."""
 _JSON = "application/x-amz-json-1.0"
 _SHARED_HEADERS = {"amz-sdk-request", "content-type", "user-agent", "x-amz-target"}
-"""Headers that are the same in all requests of an operation."""
+"""Headers that are the same in all requests for one operation."""
 _REQUEST_HEADERS = {
     "amz-sdk-invocation-id",
     "authorization",
@@ -47,7 +47,7 @@ _REQUEST_HEADERS = {
     "x-amz-date",
     "x-amz-security-token",
 }
-"""Headers that differ in each request. They are computed for each request, or omitted."""
+"""Headers that differ from request to request. They are computed anew for each request, or omitted."""
 _AUTHORIZATION = re.compile(
     r"AWS4-HMAC-SHA256 Credential=[^/]+/\d{8}/([^/]+/[^/]+)/aws4_request, "
     r"SignedHeaders=([^,]+), Signature=[0-9a-f]+"
@@ -66,7 +66,7 @@ class FrozenCredentials(Protocol):
 
 
 class Credentials(Protocol):
-    """The AWS credentials of the driver, which may renew them at any time."""
+    """The driver's AWS credentials. The driver may renew the credentials at any time."""
 
     async def get_frozen_credentials(self) -> FrozenCredentials: ...
 
@@ -77,7 +77,7 @@ class SigningContext:
     def __init__(
         self, url: str, same: Mapping[str, str], keys: FrozenCredentials, scope: str, signed: str
     ) -> None:
-        """Take shared headers (`same`), region and service (`scope`), and signed header names (`signed`)."""
+        """`same` has the shared headers, `scope` the region and service, `signed` the signed header names."""
         self.url = url
         self.keys = keys
         self._same = dict(same)
@@ -97,7 +97,7 @@ class SigningContext:
         return self._same["x-amz-target"].rpartition(".")[2]
 
     def headers(self, body: bytes, stamp: str) -> dict[str, str]:
-        """Return the headers and signature of a request. `stamp` is its time, such as 20261116T060647Z."""
+        """Return a request's headers, including the signature. `stamp` is a time such as 20261116T060647Z."""
         day = stamp[:8]
         if day != self._day:
             self._day, self._key = day, self._key_of(day)
@@ -117,7 +117,7 @@ class SigningContext:
 
 
 def _host(url: str) -> str:
-    """Return the Host header for a URL. It contains the port, unless that is the default."""
+    """Return the Host header for `url`. The header includes the port, unless it is the default port."""
     parts = urlsplit(url)
     name = parts.netloc.lower().rpartition("@")[2]
     usual = {"http": ":80", "https": ":443"}.get(parts.scheme, "")
@@ -125,12 +125,12 @@ def _host(url: str) -> str:
 
 
 def _canonical_lines(headers: Mapping[str, str], names: str) -> str:
-    """Return the headers with these names, in the canonical form that is signed."""
+    """Return the headers listed in `names`, in the canonical form that is signed."""
     return "".join(f"{name}:{' '.join(headers.get(name, '').split())}\n" for name in names.split(";") if name)
 
 
 def signing_context_from(request: AWSPreparedRequest, keys: FrozenCredentials) -> SigningContext | None:
-    """Return a context that reproduces the driver's signature of `request`, or None if that is impossible."""
+    """Return a context that reproduces the driver's signature of `request`, or None if no context does."""
     given = cast("Any", request)
     headers = {name.lower(): _text(value) for name, value in given.headers.items()}
     found = _AUTHORIZATION.fullmatch(headers.get("authorization", ""))
@@ -168,9 +168,10 @@ class ObservedHttpSession(AIOHTTPSession):
         return await self.forward(request)
 
     async def forward(self, request: AWSPreparedRequest) -> Any:  # noqa: ANN401
-        """Send a request and verify the response's checksum, as the driver does if its retries are enabled.
+        """Send a request and verify the checksum of the response.
 
-        A large request is sent in chunks, so that it does not block the event loop.
+        The driver verifies checksums as part of its own retries, which are disabled. A large request is sent
+        in chunks, so that it does not block the event loop.
         """
         given = cast("Any", request)
         if len(given.body) > MAX_UNSTREAMED_BYTES:
@@ -187,7 +188,7 @@ class ObservedHttpSession(AIOHTTPSession):
 
 
 class Sender:
-    """Sends the requests of one DynamoDB client. Use it in one event loop only."""
+    """Sends the requests of one DynamoDB client. Use each instance in one event loop only."""
 
     http: ObservedHttpSession
 
@@ -202,14 +203,15 @@ class Sender:
         return type("SenderHttpSession", (ObservedHttpSession,), {"sender": self})
 
     def start(self, db: DynamoDBClient, credentials: Credentials | None) -> None:
-        """Set the client, and the credentials with which its requests are signed."""
+        """Set the DynamoDB client, and the credentials that are used to sign requests."""
         self._db = db
         self._credentials = credentials
 
     async def send(self, operation: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a request like the client's method `operation`. Return the response without ResponseMetadata.
+        """Send a request, and return the response without ResponseMetadata.
 
-        Raise the same errors as the client. Binary values can be sent, but may be returned as base64 text.
+        `operation` names a method of the client. Raise the same errors as that method. Binary values can
+        be sent, but may be returned as base64 text.
         """
         name: str = self._db.meta.method_to_api_mapping[operation]
         context = self._contexts.get(name)
@@ -245,7 +247,7 @@ class Sender:
             raise ResponseParserError(f"the response is not valid JSON: {error}") from error
 
     def _error(self, name: str, response: Any, body: bytes) -> ClientError:  # noqa: ANN401
-        """Return the error that the driver would raise for this response."""
+        """Return the error that the driver would raise for `response`."""
         model = self._db.meta.service_model
         parser = cast("Any", create_parser)(model.resolved_protocol)
         raw = {

@@ -39,7 +39,7 @@ Parameters: TypeAlias = Mapping[str, Any]
 """The parameters of a request, with the names that DynamoDB's API uses."""
 ListOperation: TypeAlias = Literal["query", "scan"]
 Write: TypeAlias = tuple[str, Parameters]
-"""An action of a transaction, such as `Put`, and its parameters except the table's name."""
+"""One write of a transaction: the action, such as `Put`, and the parameters without the table's name."""
 
 _STATE_ATTRIBUTES = "pk, sk, #order, version, tag, expires_at, body_id, body_parts"
 ALL_ATTRIBUTES: Parameters = {}
@@ -47,20 +47,20 @@ RECORD_PROJECTION: Parameters = {
     "ProjectionExpression": f"{_STATE_ATTRIBUTES}, lane, wake_at, body",
     "ExpressionAttributeNames": ORDER_NAME,
 }
-"""Parameters that select the attributes of a record, except those that only the indexes need."""
+"""Request parameters for reading a record without the attributes that only the indexes need."""
 STATE_PROJECTION: Parameters = {
     "ProjectionExpression": _STATE_ATTRIBUTES,
     "ExpressionAttributeNames": ORDER_NAME,
 }
-"""Parameters that select the attributes that determine whether a change is accepted."""
+"""Request parameters for reading only the attributes that determine whether a change is accepted."""
 RETURN_EXISTING_ITEM: Parameters = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
-"""Parameters that make DynamoDB return the stored item if a condition fails."""
+"""Request parameters that make DynamoDB return the stored item if a condition fails."""
 MAX_BATCH_GET = 100
-"""DynamoDB's limit on the number of keys in one BatchGetItem or TransactGetItems."""
+"""DynamoDB's limit on the number of keys in one BatchGetItem or TransactGetItems request."""
 MAX_BATCH_WRITE = 25
-"""DynamoDB's limit on the number of keys in one BatchWriteItem."""
+"""DynamoDB's limit on the number of keys in one BatchWriteItem request."""
 MAX_RETRY_SECONDS = 480.0
-"""Seconds after which retries stop. DynamoDB recognizes a retried transaction only within 10 minutes."""
+"""Seconds after which a request is not retried. DynamoDB recognizes a retried transaction for 10 minutes."""
 _MIN_BACKOFF = 0.02
 _MAX_BACKOFF = 1.0
 
@@ -72,10 +72,10 @@ def _service_models() -> Loader:
 
 
 class ConditionFailed(Exception):
-    """Raised when a condition of a write failed. Nothing was written by this attempt.
+    """Raised when a condition of a write was not met. The failed attempt wrote nothing.
 
-    `reasons` has a reason for each item. `maybe_applied` is true if an earlier attempt got no response: the
-    stored items may then be the result of this same write.
+    `reasons` has one reason for each item of the write. `maybe_applied` is true if an earlier attempt may
+    have been applied. The stored items may then be the result of that earlier attempt.
     """
 
     def __init__(self, reasons: Sequence[CancellationReason], *, maybe_applied: bool) -> None:
@@ -87,7 +87,7 @@ class ConditionFailed(Exception):
 class Contended(Exception):
     """Raised when a transaction was cancelled because of conflicts or throttling on some of its items.
 
-    `reasons` has a reason for each item. Nothing was written, and the transaction can be tried again.
+    `reasons` has one reason for each item. Nothing was written, and the transaction can be tried again.
     """
 
     def __init__(self, reasons: Sequence[CancellationReason]) -> None:
@@ -96,7 +96,7 @@ class Contended(Exception):
 
 
 class Table:
-    """Sends requests to one table. Use it in one event loop only."""
+    """Sends requests to one table. Use each instance in one event loop only."""
 
     def __init__(self, location: Location) -> None:
         self.location = location
@@ -105,7 +105,7 @@ class Table:
         self._sender = Sender()
 
     async def connect(self) -> None:
-        """Create the client and find the region and the credentials. Send nothing to the table."""
+        """Create the client, and find the region and the credentials. Send no request to the table."""
         options = self.location.options
         try:
             config = AioConfig(
@@ -132,7 +132,7 @@ class Table:
     # Reading
 
     async def get(self, keys: Iterable[Key], projection: Parameters = ALL_ATTRIBUTES) -> dict[Key, Item]:
-        """Return the current items with these keys, which must be unique. Omit missing items."""
+        """Return the current items with the given `keys`, which must be unique. Omit missing items."""
         found: dict[Key, Item] = {}
         for batch in batched(list(keys), MAX_BATCH_GET):
             remaining: Parameters = {
@@ -151,7 +151,7 @@ class Table:
         return found
 
     async def get_transactional(self, keys: Sequence[Key]) -> dict[Key, Item]:
-        """Return the items with these keys (at most 100) as they are at one point in time.
+        """Return the items with the given `keys` (at most 100), all as of the same point in time.
 
         The result includes every transaction that an earlier read has seen.
         """
@@ -163,7 +163,7 @@ class Table:
     async def read_some(
         self, operation: ListOperation, request: Parameters
     ) -> tuple[list[Item], Item | None]:
-        """Return the next items of a query or a scan, and the key to continue from, if there are more."""
+        """Return the next items of a query or a scan, and the key to continue from (None at the end)."""
         response = await self.send(operation, {"TableName": self.name, **request})
         return response["Items"], response.get("LastEvaluatedKey")
 
@@ -181,21 +181,21 @@ class Table:
     # Writing
 
     async def put(self, item: Item, condition: Parameters) -> None:
-        """Write one item. Raise ConditionFailed if the condition fails."""
+        """Write one item. Raise ConditionFailed if `condition` is not met."""
         request = {"TableName": self.name, "Item": item, **condition, **RETURN_EXISTING_ITEM}
         await self.send("put_item", request, writes=True)
 
     async def transact(self, writes: Sequence[Write], *, is_shared: bool = False) -> None:
-        """Write all items or none. DynamoDB recognizes a retry by its token and applies the write only once.
+        """Apply all `writes` or none. DynamoDB recognizes a retry by a token and applies the writes once.
 
-        If `is_shared` is true, raise Contended after conflicts or throttling on some items, without a retry.
+        If `is_shared` is true, raise Contended, instead of retrying, if some items conflict or are throttled.
         """
         items = [{action: {"TableName": self.name, **parameters}} for action, parameters in writes]
         request = {"TransactItems": items, "ClientRequestToken": str(uuid4())}
         await self.send("transact_write_items", request, writes=True, is_shared=is_shared)
 
     async def delete(self, keys: Sequence[Key]) -> None:
-        """Delete the items with these keys. Keys of items that do not exist are ignored."""
+        """Delete the items with these keys. Ignore keys that have no item."""
         for batch in batched(keys, MAX_BATCH_WRITE):
             remaining: Parameters = {self.name: [{"DeleteRequest": {"Key": key.item}} for key in batch]}
             idle = 0

@@ -1,4 +1,4 @@
-"""Defines the table, creates it, and checks it before it is opened."""
+"""Defines and creates the table, and checks an existing table before it is opened."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _GLOBAL_INDEXES: Mapping[str, tuple[tuple[str, str], Sequence[str]]] = {
     ALL_EXPIRY: (("expiry_shard", "expires_at"), _PURGE_ATTRIBUTES),
 }
 TTL_ATTRIBUTE = "removed_after"
-"""The attribute with the Unix time after which DynamoDB itself deletes an item that was not purged."""
+"""Name of the attribute with the Unix time after which DynamoDB deletes an item that was not purged."""
 
 
 def table_definition() -> dict[str, Any]:
@@ -68,7 +68,7 @@ def _types(table: Parameters) -> dict[str, str]:
 
 
 def _indexes(table: Parameters) -> dict[str, tuple[object, ...]]:
-    """Map the name of each index to its kind, its keys and its projected attributes."""
+    """Map the name of each index to the index's kind, keys and projected attributes."""
     return {
         index["IndexName"]: (
             kind,
@@ -89,7 +89,7 @@ _USABLE = {"ACTIVE", "UPDATING"}
 
 
 async def check_table(table: Table) -> None:
-    """Raise an error if the table does not exist, is not a perdure table, or has a different format."""
+    """Raise an error if the table does not exist, is not a perdure table, or has an unsupported format."""
     stored = await _describe(table)
     if stored is None:
         remedy = f"run: perdure migrate --url 'dynamodb://{table.name}?...', with the options of this URL"
@@ -103,7 +103,7 @@ async def check_table(table: Table) -> None:
 
 
 async def create_table(table: Table) -> None:
-    """Create the table if it does not exist, enable its time to live, and return when it is active."""
+    """Create the table if it does not exist, wait until it is active, and enable DynamoDB's time to live."""
     _check_shape(table, await _create_and_wait(table))
     await _check_format(table)
     response = await _admin_request(table, "describe_time_to_live", {})
@@ -114,7 +114,7 @@ async def create_table(table: Table) -> None:
 
 
 async def _create_and_wait(table: Table) -> Parameters:
-    """Create the table if it does not exist, and return its description when it is active.
+    """Create the table if it does not exist, wait until it is active, and return the table's description.
 
     If the table is being deleted, wait until it no longer exists, and then create it again.
     """
@@ -145,7 +145,7 @@ def _is_active(stored: Parameters) -> bool:
 
 
 def _check_shape(table: Table, stored: Parameters) -> None:
-    """Raise ForeignStorage unless the table has the expected keys and indexes. Other indexes are allowed."""
+    """Raise ForeignStorage unless the table has the expected keys and indexes. More indexes are allowed."""
     expected = table_definition()
     is_same = (
         stored["KeySchema"] == expected["KeySchema"]
@@ -158,7 +158,7 @@ def _check_shape(table: Table, stored: Parameters) -> None:
 
 
 async def _check_format(table: Table) -> None:
-    """Store the format version if the table is empty. Raise an error if another version is stored."""
+    """Store the format version in an empty table. Raise an error if a version is missing or unsupported."""
     found = await _format(table)
     if found is None:
         if await _is_empty(table):
@@ -177,7 +177,7 @@ async def _check_format(table: Table) -> None:
 
 
 async def _format(table: Table) -> int | None:
-    """Return the stored format version, or None if none is stored."""
+    """Return the stored format version, or None if no version is stored."""
     request = {"Key": FORMAT_KEY.item, "ConsistentRead": True}
     response = await _admin_request(table, "get_item", request)
     return int_attribute(response.get("Item", {}), "number")

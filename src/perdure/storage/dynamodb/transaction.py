@@ -1,11 +1,11 @@
-"""Transactions, which several commits can share, and pending commits, which are not written yet.
+"""Transactions, which several commits can share, and pending commits, which have not been written yet.
 
 A transaction adds up the changes to each counter, so that it writes each counter only once. If the condition
 on an item fails, a callback receives the stored item.
 
-A pending commit starts with the state that its writer expects: the address of a new record is free, and an
-existing record has not changed since it was read. If that is true, DynamoDB accepts the commit in one
-request. Otherwise it returns the stored items, and the commit is decided again based on those.
+At first, a pending commit assumes the state that its writer expects: the address of a new record is free, and
+an existing record has not changed since it was read. If the assumption is true, DynamoDB accepts the commit
+in one request. Otherwise DynamoDB returns the stored items, and the commit is decided again based on them.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ OnConditionFailed: TypeAlias = Callable[[Item | None], None]
 
 _NOT_EXPIRED = "(attribute_not_exists(expires_at) OR expires_at > :now)"
 CLOCK_SKEW_MARGIN: Micros = 60_000_000
-"""Maximum time, in microseconds, by which other clients' clocks are assumed to be ahead of this one."""
+"""Maximum lead, in microseconds, that other clients' clocks are assumed to have over this client's clock."""
 
 
 class Transaction:
-    """Items that are written together, or not at all."""
+    """A set of writes that DynamoDB applies together or not at all."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -85,7 +85,7 @@ class Transaction:
         self._add("Put", {"Item": encode_record(record, body), **condition}, on_failure)
 
     def purge(self, expired: ExpiredRecord, until: Micros, on_failure: OnConditionFailed) -> None:
-        """Add the deletion of an expired record, and subtract the record from its counters."""
+        """Add the deletion of an expired record, and subtract the record from the counters."""
         values = {":until": {"N": str(until)}, ":tag": {"S": expired.tag}}
         expression = f"expires_at <= :until AND tag = :tag AND {_body_condition(expired.body_id, values)}"
         condition = {"ConditionExpression": expression, "ExpressionAttributeValues": values}
@@ -96,19 +96,19 @@ class Transaction:
         self._add("Delete", {"Key": record_key(address).item, **condition}, on_failure)
 
     def check(self, address: Address, condition: Parameters, on_failure: OnConditionFailed) -> None:
-        """Require that a record meets a condition, without writing the record."""
+        """Require that a record meets `condition`, without writing the record."""
         self._add("ConditionCheck", {"Key": record_key(address).item, **condition}, on_failure)
 
     def add_count(self, space: Space, partition: str, tag: Tag, delta: int) -> None:
         self._deltas[space, partition][tag] += delta
 
     def uncount_expired(self, address: Address, tag: Tag) -> None:
-        """Subtract an expired record, which this transaction deletes or overwrites, from its counters."""
+        """Subtract from the counters an expired record that this transaction deletes or overwrites."""
         self.add_count(address.space, address.partition, tag, -1)
         self._expiries.add((address.space, address.partition))
 
     def note_near_expiry(self, record: Record, now: Micros) -> None:
-        """Increase `expiries` if a client whose clock is fast may already treat the record as expired."""
+        """Increase the counter's `expiries` if `record` may have expired by the clock of another client."""
         if record.expires_at is not None and record.expires_at <= now + CLOCK_SKEW_MARGIN:
             self._expiries.add((record.space, record.partition))
 
@@ -119,13 +119,13 @@ class Transaction:
         condition: dict[str, Any],
         on_failure: OnConditionFailed | None = None,
     ) -> None:
-        """Require that the partition's counter meets a condition."""
+        """Require that the partition's counter meets `condition`."""
         self._counter_conditions[space, partition] = condition, on_failure
 
     async def commit(self, *, is_shared: bool = False) -> bool:
         """Write the items. If a condition fails, pass the stored items to the callbacks and return False.
 
-        If `is_shared` is true, raise Contended if conflicts or throttling on some items prevented the write.
+        If `is_shared` is true, raise Contended when conflicts or throttling on some items prevent the write.
         """
         self._add_counters()
         try:
@@ -141,7 +141,7 @@ class Transaction:
         return True
 
     def named_by(self, reasons: Sequence[CancellationReason]) -> set[Key]:
-        """Return the keys of the items that caused a cancellation. For a body part, use its record's key."""
+        """Return the keys of the items that caused a cancellation, with the record's key for a body part."""
         return {
             owner_of(_key_or_item(write))
             for write, reason in zip(self._writes, reasons, strict=False)
@@ -149,7 +149,7 @@ class Transaction:
         }
 
     async def _report_failures(self, reasons: Sequence[CancellationReason]) -> None:
-        """Pass the stored items to the callbacks.
+        """Pass the stored items to the callbacks of the failed writes.
 
         If DynamoDB did not check an item because of a conflict, read the item first.
         """
@@ -167,7 +167,7 @@ class Transaction:
             on_failure(found.get(key))
 
     def _put_parts(self, record: Record) -> Mapping[str, Mapping[str, str]]:
-        """Add the parts of a large body, and return the attributes that refer to them."""
+        """Add writes for the parts of a large body. Return the record attributes that refer to the parts."""
         body_id, texts = uuid4().hex, split_body(record.body)
         for key, text in zip(part_keys(body_id, len(texts)), texts, strict=True):
             self._add("Put", {"Item": encode_body_part(key, text, record)}, None)
@@ -231,7 +231,10 @@ def record_condition(stored: StoredState | None, now: Micros) -> dict[str, Any]:
 
 
 def _body_condition(body_id: str | None, values: dict[str, dict[str, str]]) -> str:
-    """Return a condition that requires `body_id`, or no split body if it is None. Add the id to `values`."""
+    """Return a condition that requires the record to refer to `body_id`, and add `body_id` to `values`.
+
+    If `body_id` is None, the condition requires that the record has no split body.
+    """
     if body_id is None:
         return "attribute_not_exists(body_id)"
     values[":body_id"] = {"S": body_id}
@@ -239,7 +242,7 @@ def _body_condition(body_id: str | None, values: dict[str, dict[str, str]]) -> s
 
 
 class PendingCommit:
-    """A commit that is neither written nor refused yet."""
+    """A commit that has been neither written nor refused yet."""
 
     def __init__(self, changes: Sequence[Change], guard: Guard | None, now: Micros) -> None:
         self.changes = changes
@@ -247,11 +250,11 @@ class PendingCommit:
         self.now = now
         self.attempts = 0
         self.contended = 0
-        """How often a transaction with this commit was cancelled because all of its commits had conflicts."""
+        """Number of cancelled transactions in which this commit and all the other commits had conflicts."""
         self.refusing_counter: StoredCounter | None = None
         """The counter as stored when the guard's condition failed, or None if the condition did not fail."""
         self.stored = [_expected_state(change) for change in changes]
-        """For each change, the expected state at its address or, after a failed attempt, the stored state."""
+        """The state of each change's record: first as expected, and after a failed attempt as stored."""
 
     @property
     def partition(self) -> str:
@@ -276,7 +279,7 @@ class PendingCommit:
 
     @property
     def removes_split_body(self) -> bool:
-        """Whether a change replaces or deletes a split body, so that the keys of its parts must be read."""
+        """Whether a change replaces or deletes a split body. The keys of its parts must then be read."""
         befores = map(record_before, self.changes)
         return any(before is not None and needs_split(before.body) for before in befores)
 
@@ -294,7 +297,10 @@ class PendingCommit:
         return accepted_results(self.results()) or ()
 
     def result_without_write(self) -> Committed | Refused | None:
-        """Return the result if a change is refused or all records are kept, or None if a write is needed."""
+        """Return the result if no write is needed: a change is refused, or all records are kept.
+
+        If a write is needed, return None.
+        """
         results = self.results()
         kept = accepted_results(results)
         if kept is None:
@@ -306,7 +312,7 @@ class PendingCommit:
         return 0 if guard is None else guard_delta(guard, self.changes, self.accepted_results(), self.now)
 
     def add_to(self, transaction: Transaction) -> None:
-        """Add the writes of this commit to a transaction, with conditions that require the expected state."""
+        """Add this commit's writes to `transaction`, with conditions that require the state in `stored`."""
         accepted = zip(self.changes, self.stored, self.accepted_results(), strict=True)
         for index, (change, stored, result) in enumerate(accepted):
             on_failure = partial(self.set_stored, index)
@@ -328,7 +334,7 @@ class PendingCommit:
                 transaction.add_count(space, self.partition, tag, delta)
 
     def obsolete_parts(self) -> list[Key]:
-        """Return the keys of the body parts that no record refers to after this commit."""
+        """Return the keys of the body parts that no record refers to once this commit is written."""
         return [
             key
             for stored, result in zip(self.stored, self.accepted_results(), strict=True)
@@ -338,7 +344,10 @@ class PendingCommit:
 
 
 def _expected_state(change: Change) -> StoredState | None:
-    """Return the state that the writer expects, without an expiry: DynamoDB checks the stored expiry."""
+    """Return the state that the writer of `change` expects, or None if no record is expected.
+
+    The state has no expiry, because DynamoDB checks the stored expiry.
+    """
     before = record_before(change)
     if before is None:
         return None

@@ -1,10 +1,10 @@
-"""Writes commits: as one conditional write if only one item changes, otherwise in a transaction.
+"""Writes each commit as one conditional write if only one item changes, otherwise in a transaction.
 
 Each commit belongs to one of several queues. A queue writes one transaction at a time, so commits of one
 process to the same partition never conflict. Commits that arrive meanwhile share the next transaction.
 If a transaction is refused, each of its commits is compared with the stored state, and is either refused or
 tried again. If a transaction is cancelled by conflicts on some of its items, the commits that do not use
-these items are written without the others: conflicts in one partition never make commits to another fail.
+these items are written separately. Conflicts in one partition never make commits to another partition fail.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from .table_client import STATE_PROJECTION, ConditionFailed, Contended, Table, b
 from .transaction import PendingCommit, Transaction, record_condition
 
 QUEUE_COUNT = 16
-"""Number of queues and concurrent transactions. With more queues, fewer commits share a transaction."""
+"""Number of queues. Each queue writes one transaction at a time. More queues make transactions smaller."""
 MAX_TRANSACTION_ITEMS = 100
-"""DynamoDB's limit on the items in a transaction, and the maximum total weight of the commits in it."""
+"""DynamoDB's limit on items per transaction. Also the maximum total weight of a transaction's commits."""
 BYTES_PER_WEIGHT = 40_000
-"""Bytes that count as a weight of 1: a hundredth of the 4 MB that DynamoDB allows in a transaction."""
+"""Number of bytes with a weight of 1: a hundredth of the 4 MB that DynamoDB allows in a transaction."""
 MAX_ITEM_OVERHEAD_BYTES = 4_000
-"""Maximum size of an item in bytes, not counting its body."""
+"""Maximum size of an item in bytes, not counting the record's body."""
 MAX_ATTEMPTS = 20
 """Maximum number of attempts to write a commit whose records other clients keep changing."""
 
 _BATCH_ERRORS = (OutcomeUnknown, StorageBusy, StorageUnavailable)
-"""Errors that all commits of a transaction raise. After any other error, each commit is tried alone."""
+"""Errors that make all commits of a transaction fail. After any other error, each commit is tried alone."""
 
 _Result: TypeAlias = Committed | Refused | Exception
 _Group: TypeAlias = list[PendingCommit]
 
 
 class Writer:
-    """Writes commits. `on_commit` gets the addresses of changed records. Use it in one event loop only."""
+    """Writes commits, in one event loop only. Passes the addresses of changed records to `on_commit`."""
 
     def __init__(self, table: Table, on_commit: Callable[[Iterable[Address]], None]) -> None:
         self._table = table
@@ -69,10 +69,10 @@ class Writer:
             await queue.close()
 
     async def _replace_single(self, pending: PendingCommit, change: Change) -> Committed | Refused | None:
-        """Write a replace as a single item if it changes no counter. Return None if it needs a transaction.
+        """Write a Replace change as a single item, or return None if the change needs a transaction.
 
-        A retry after a lost response may find that its own first attempt has succeeded. It recognizes this by
-        a random token in the item.
+        After a lost response, a retry may find that the first attempt has succeeded. A random token in the
+        item identifies that attempt.
         """
         if not isinstance(change, Replace) or change.before.tag != change.after.tag:
             return None
@@ -115,9 +115,9 @@ class Writer:
         return [results[pending] for pending in group]
 
     async def _try_transaction(self, batch: _Group, results: dict[PendingCommit, _Result]) -> list[_Group]:
-        """Write these commits in one transaction, and add the known results to `results`.
+        """Write the commits in `batch` in one transaction, and add the known results to `results`.
 
-        Return the commits that must be tried again, in groups.
+        Return groups of commits that must be tried again.
         """
         transaction = Transaction(self._table)
         for pending in batch:
@@ -145,9 +145,9 @@ class Writer:
         return _split_by_guard(again)
 
     async def _separate(self, batch: _Group, contended: set[Key]) -> list[_Group]:
-        """Split the commits into groups to try again. The commits without conflicts come first.
+        """Split the commits in `batch` into groups to try again. Commits without conflicts come first.
 
-        If all commits have conflicts, keep them together; after too many attempts, split them by partition.
+        If all commits have conflicts, keep them together. After too many attempts, split them by partition.
         """
         conflicting = [pending for pending in batch if not contended.isdisjoint(pending.keys())]
         others = [pending for pending in batch if pending not in conflicting]
@@ -165,7 +165,7 @@ class Writer:
         return list(partitions.values())
 
     async def _load_stored(self, group: Sequence[PendingCommit]) -> None:
-        """Read the stored state for commits that remove split bodies, because it contains the bodies' ids."""
+        """For commits that remove split bodies, read the stored states, which contain the bodies' ids."""
         for pending in group:
             if pending.removes_split_body:
                 keys = [record_key(address) for address in pending.addresses]
@@ -208,7 +208,7 @@ def _select_compatible(group: _Group) -> tuple[_Group, _Group]:
 
 
 def _split_by_guard(again: _Group) -> list[_Group]:
-    """Group the commits to try again. Commits that a guard does not admit together are tried separately."""
+    """Divide commits into groups to try again. Commits that a guard does not admit together are separated."""
     by_guard: defaultdict[SpacePartition | None, _Group] = defaultdict(list)
     for pending in again:
         by_guard[None if pending.refusing_counter is None else guarded_partition(pending)].append(pending)
@@ -223,7 +223,7 @@ def _split_by_guard(again: _Group) -> list[_Group]:
 
 
 def _weight(pending: PendingCommit) -> int:
-    """Return how many hundredths of a transaction a commit uses, by items or by bytes, whichever is more."""
+    """Return how many hundredths of a transaction a commit uses: by items or by bytes, whichever is more."""
     afters = map(record_after, pending.changes)
     sizes = [len(after.body.encode()) for after in afters if after is not None]
     parts = sum(-(-size // MAX_INLINE_BODY_BYTES) for size in sizes if size > MAX_INLINE_BODY_BYTES)
