@@ -266,7 +266,8 @@ class Tasks:
 
         `authenticated` means that its HTTP transport accepts only callers with a verified token.
         """
-        self.join(server, LowLevelAdapter(server, self._tools, authenticated=authenticated))
+        adapter = LowLevelAdapter(server, self._tools, authenticated=authenticated)
+        self.join(server, adapter, is_outermost=True)
         server.extensions[self._admission.identifier] = self._admission.settings()
         server.lifespan = self._within(server.lifespan)
         calling = server.get_request_handler("tools/call")
@@ -275,12 +276,15 @@ class Tasks:
             "tools/call", CallToolRequestParams, compose_tool_call_handler([self._admission], handler)
         )
 
-    def join(self, server: Server[Any], adapter: ServerAdapter) -> None:
-        """Serve `tasks/*` on the low-level server of a framework, whose tools the adapter calls."""
+    def join(self, server: Server[Any], adapter: ServerAdapter, *, is_outermost: bool = False) -> None:
+        """Serve `tasks/*` on the low-level server of a framework, whose tools the adapter calls.
+
+        If the middleware of tasks is the outermost, it sees the answer that is sent.
+        """
         self.bind(adapter.server)
         for method in self._admission.methods():
             server.add_request_handler(method.method, method.params_type, _for_versions(method))
-        server.middleware.insert(0, self._middleware)  # outermost, so that it sees the answer that is sent
+        server.middleware.insert(0 if is_outermost else len(server.middleware), self._middleware)
         self._set_adapter(adapter)
 
     @property

@@ -205,11 +205,7 @@ class TaskProtocol(ABC):
         for key, asked in questions.items():
             meta = asked.params.meta if asked.params else None
             context = ClientRequestContext(session=self._callbacks, request_id=key, meta=meta)
-            try:
-                answer = await self._callbacks.dispatch_input_request(context, asked)
-            except Exception as error:
-                message = f"the callback for {asked.method} raised {type(error).__name__}: {error}"
-                raise CallbackRefused(mcp_types.INTERNAL_ERROR, message) from error
+            answer = await self._callbacks.dispatch_input_request(context, asked)
             if isinstance(answer, mcp_types.ErrorData):
                 raise CallbackRefused.from_error_data(answer)
             answers[key] = answer.model_dump(by_alias=True, mode="json", exclude_none=True)
