@@ -192,7 +192,7 @@ def encode_body_part(key: Key, text: str, record: Record) -> dict[str, Mapping[s
 
 
 def _ttl_attribute(record: Record) -> dict[str, Mapping[str, str]]:
-    """Return the attribute with the time at which DynamoDB deletes the item, or {} if the record never expires."""
+    """Return the attribute with the time at which DynamoDB deletes the item, or {} for a lasting record."""
     if record.expires_at is None:
         return {}
     return {"removed_after": {"N": str((record.expires_at + TTL_DELAY) // 1_000_000)}}
