@@ -1,9 +1,9 @@
 """The stored state of an account: how far its feed has been read, and when the next poll is due.
 
 The *watermark* is the time of the newest item that polls have read. Polls never lower it. A *gap* is a part
-of the feed that has not been read yet, down to a time called its *floor*. A gap has a cursor, from which
-reading continues. Apart from back-dated items, every item between `Account.history_start` and the watermark
-is either stored or inside a gap. This module performs no I/O and reads no clock.
+of the feed that has not been read yet. It extends down to a time called its *floor*, and has a cursor from
+which reading continues. Apart from back-dated items, every item between `Account.history_start` and the
+watermark is either stored or inside a gap. This module performs no I/O and reads no clock.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class AccountStatus(StrEnum):
     ACTIVE = "active"
     """The account is polled at its own interval."""
     UNAVAILABLE = "unavailable"
-    """The source does not show the account. Polls check at growing intervals whether it is shown again."""
+    """The source does not show the account. Polls check at growing intervals whether the account is back."""
     SUSPENDED = "suspended"
     """No polls of the account are scheduled until it is resumed."""
 
@@ -44,7 +44,7 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     floor: Timestamp
     """Items must be read at least back to this time."""
     late_floor: Timestamp
-    """Reading continues beyond `floor`, at most back to this time, as long as pages contain new items."""
+    """The earliest time to which reading may continue below `floor`, as long as pages contain new items."""
     cursor_rejections: int = 0
     """Number of times that the source has rejected the cursor."""
     is_restarted: bool = False
@@ -72,13 +72,13 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     reason: str = ""
     """Why the account is unavailable or suspended, or why its most recent poll failed. Otherwise empty."""
     history_start: Timestamp | None = None
-    """How far back polls read the feed: to the time of the first poll minus the initial look-back."""
+    """The time back to which polls read the feed: the time of the first poll minus the initial look-back."""
     watermark: Timestamp | None = None
     """The time of the newest item that polls have read. None if no item has been read."""
     gaps: tuple[Gap, ...] = ()
     """The parts of the feed that have not been read yet, newest first."""
     deep_watermark: Timestamp | None = None
-    """The watermark before the most recent deep read, which is a search for back-dated posts."""
+    """The watermark before the most recent deep read (a search for back-dated posts)."""
     etag: str | None = None
     """The ETag of the newest page, to detect changes. None if there may be unread items below that page."""
     lease: Lease | None = None
@@ -102,11 +102,11 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     invalid_records: int = 0
     """Number of invalid records in the source's responses that polls have skipped."""
     profile_posts: int | None = None
-    """The post count in the most recently read profile. None if it is unknown."""
+    """The post count in the most recently read profile. None if the count is unknown."""
     unseen_posts: int = 0
     """Number of posts that profiles include in their counts but that polls and audits have not found."""
     unseen_since: Timestamp | None = None
-    """The time at which `unseen_posts` rose above 0. None while it is 0."""
+    """The time at which `unseen_posts` rose above 0. None while `unseen_posts` is 0."""
     unseen_polls: int = 0
     """Number of consecutive polls that found nothing new while there were unseen posts."""
     empty_polls: int = 0
@@ -139,7 +139,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
 
 
 class StoredAccount(msgspec.Struct, frozen=True):
-    """An account, and the record from which it was decoded. A write fails if that record has changed."""
+    """An account and the record from which it was decoded. A write fails if the stored record has changed."""
 
     account: Account
     record: Record
@@ -185,7 +185,7 @@ def account_address(account_id: str) -> Address:
 def _lane_and_wake_time(account: Account) -> tuple[str | None, Micros | None]:
     """Return the lane and the wake time for the record of an account.
 
-    A leased account is due when its lease expires, so that it is polled again if its poller was killed.
+    A leased account is due when its lease expires, so that another poller polls it if the first was killed.
     """
     if account.status is AccountStatus.SUSPENDED:
         return None, None

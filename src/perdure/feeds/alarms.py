@@ -3,7 +3,7 @@
     late       an account is polled too late or not at all, because no poller is running or pollers are slow
     failing    the polls of an account have been failing for longer than its poll interval
     unseen     a profile counts posts that polls do not find
-    repeated   every poll of an account reads it as if it were new
+    repeated   every poll of an account reads its feed as if the account were new
 
 An alarm describes the current state of the accounts, so it clears when its cause ends.
 """
@@ -62,15 +62,15 @@ def log_alarm(alarm: Alarm, state: AlarmState) -> None:
 
 
 class AlarmWatch:
-    """Compares the current alarms with those of the previous check, and reports the differences."""
+    """Compares the current alarms with the alarms of the previous check, and reports the differences."""
 
     def __init__(self, on_alarm: OnAlarm) -> None:
         self._on_alarm = on_alarm
         self._raised: dict[AlarmKind, tuple[Alarm, Micros]] = {}
-        """The alarms that have not cleared yet, and when each was last reported."""
+        """The alarms that have not cleared yet, and the time at which each was most recently reported."""
 
     def update(self, alarms: Iterable[Alarm], *, now: Micros) -> None:
-        """Report alarms that are new, affect more accounts or have cleared. Repeat the others every hour."""
+        """Report alarms that are new, affect more accounts or have cleared. Repeat other alarms hourly."""
         current: dict[AlarmKind, Alarm] = {alarm.kind: alarm for alarm in alarms}
         for kind in ALARM_KINDS:
             if kind in self._raised and kind not in current:
@@ -83,7 +83,7 @@ class AlarmWatch:
 
 
 def find_alarms(accounts: Iterable[Account], *, now: Micros) -> tuple[Alarm, ...]:
-    """Return the alarms for these accounts at the time `now`. Ignore suspended accounts."""
+    """Return the alarms for `accounts` at the time `now`. Ignore suspended accounts."""
     polled = [each for each in accounts if each.status is not AccountStatus.SUSPENDED]
     return tuple(_find_alarms(polled, now))
 
@@ -112,7 +112,7 @@ def _late_at(account: Account, now: Micros, usual_cadence: Micros) -> Micros:
     """Return the time after which an account is late: its due time plus one interval and a grace period.
 
     `usual_cadence` is used for an account that does not have its own cadence yet. An account that is
-    being polled is also late if no page has been read for one interval and the grace period.
+    being polled is late only if no page has been read for one interval and the grace period.
     """
     cadence = usual_cadence if account.cadence is None else account.cadence
     due = account.next_poll_at
@@ -122,7 +122,7 @@ def _late_at(account: Account, now: Micros, usual_cadence: Micros) -> Micros:
 
 
 def _is_failing(account: Account, now: Micros) -> bool:
-    """Return whether the polls of an account have been failing for longer than its poll interval."""
+    """Return whether several polls of an account have failed in a row, for longer than its poll interval."""
     since = account.failing_since
     return (
         account.status is AccountStatus.ACTIVE
@@ -144,7 +144,7 @@ def _has_unseen_posts(account: Account) -> bool:
 
 
 def _alarm(kind: AlarmKind, accounts: Sequence[Account], problem: str, *, of: int | None = None) -> Alarm:
-    """Return an alarm with a message such as "2 of 9 accounts (a, b) are overdue". `of` is the total (9)."""
+    """Return an alarm with a message such as "2 of 9 accounts (a, b) are overdue", where `of` is 9."""
     handles = tuple(each.handle for each in accounts[:MAX_NAMED_ACCOUNTS])
     count = len(accounts)
     total = f"{count} of {of} accounts" if of is not None else f"{count} account{'s' if count > 1 else ''}"

@@ -75,7 +75,7 @@ Time: TypeAlias = Micros | timedelta
 """A time in the past, as microseconds since 1970-01-01 or as a timedelta before now."""
 
 MAX_WAIT: Micros = 31 * 24 * HOUR
-"""How far ahead `Feeds.schedule` searches for the next poll. No account waits longer for a poll."""
+"""How far ahead `Feeds.schedule` searches for the next poll. No account waits longer than this."""
 
 
 class Feeds:
@@ -89,7 +89,7 @@ class Feeds:
         source: FeedSource | None = None,
         lease_seconds: float = LEASE_DURATION / 1e6,
     ) -> None:
-        """Create an object that polls accounts at `source`, or at Bluesky if `source` is None.
+        """Create an object that reads feeds from `source`, or from Bluesky if `source` is None.
 
         The connection to Bluesky is opened when it is first needed, and closed at the end of `async with`.
         If a poller is killed, other pollers can poll its accounts after `lease_seconds`.
@@ -127,7 +127,7 @@ class Feeds:
         await self._exit_stack.aclose()
 
     async def source(self) -> FeedSource:
-        """Return the source that was passed, or else open Bluesky. Raise InvalidSettings if that fails."""
+        """Return the source passed to `__init__`, or connect to Bluesky. Raise InvalidSettings on failure."""
         async with self._connecting:
             if self._source is None:
                 opening = open_source(self.settings, self.rate_limiter)
@@ -162,7 +162,7 @@ class Feeds:
     async def follow(self, actor: str, *, prune: bool = False, dry_run: bool = False) -> ChangeReport:
         """Add the accounts that `actor` follows.
 
-        With `prune`, suspend accounts that only this follow list added and that `actor` no longer follows.
+        With `prune`, suspend accounts that were added only from this follow list and are no longer on it.
         """
         source = await self.source()
         if not isinstance(source, FollowSource):
@@ -208,7 +208,7 @@ class Feeds:
         return await self._edit_all(names, edit, "resumed", dry_run=dry_run)
 
     async def reset(self, names: Sequence[str], *, dry_run: bool = False) -> ChangeReport:
-        """Forget how far accounts have been read. The next poll of each account reads it as if it were new.
+        """Forget how far accounts have been read. The next polls read them as if they were new.
 
         Stored items are kept and not duplicated.
         """
@@ -233,13 +233,13 @@ class Feeds:
         return (await self.store.find(parse_account_name(name))).account
 
     async def _find_all(self, names: Sequence[str]) -> list[Account]:
-        """Return the accounts with these names. Raise UnknownAccount if one of them is not stored."""
+        """Return the accounts with these names. Raise UnknownAccount if an account is not stored."""
         return [await self._find(name) for name in names]
 
     # Polling
 
     async def poll(self, name: str) -> PollSucceeded | PollSkipped | PollFailed:
-        """Poll an account now, even a suspended one. Raise PollInProgress if another poller is polling it."""
+        """Poll an account now, even if suspended. Raise PollInProgress if another poller is polling it."""
         poller = await self._poller()
         return await poller.poll(await self.store.find(parse_account_name(name)))
 
@@ -289,10 +289,10 @@ class Feeds:
     async def audit(
         self, name: str | None = None, *, history: bool = False, remove: bool = False, dry_run: bool = False
     ) -> AsyncGenerator[AccountAudit]:
-        """Compare the stored items of one account or all accounts with the source. Yield one result for each.
+        """Compare the stored items of one or all accounts with the source. Yield one result per account.
 
         Store missing items. With `history`, also store items that are older than the first poll's look-back.
-        With `remove`, delete items that no longer exist at the source. If one audit fails, continue.
+        With `remove`, delete items that no longer exist at the source. If one audit fails, start the next one.
         """
         source = await self.source()
         if not isinstance(source, AuditSource):
@@ -415,8 +415,9 @@ class Feeds:
         """Return a page of items from the feed of one account or of all accounts, newest first.
 
         The page starts after the position `after`, or with the newest item older than `before`. With
-        `keep_ties`, items with the same time are never split between pages, so the next page can start
-        `before` that time. `max_scanned` limits how many items are read if filters exclude most of them.
+        `keep_ties`, items with the same time are never split between pages, so the time of the last item
+        can be passed as `before` to get the next page. `max_scanned` limits how many items are read if
+        filters exclude most of them.
         """
         account_id = None if name is None else await self._account_id(name)
         if before is not None:

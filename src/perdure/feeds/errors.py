@@ -3,7 +3,7 @@
     PerdureError
     └── FeedError
         ├── InvalidSettings          a setting or the settings file is invalid
-        ├── UnknownAccount           no stored account has this id or handle
+        ├── UnknownAccount           no stored account has the given id or handle
         ├── PollInProgress           another poller is polling the account (retryable)
         ├── EditConflict             other processes kept changing the account (retryable)
         ├── AmbiguousHandle          several stored accounts have the same handle
@@ -14,7 +14,7 @@
             │   └── SourceServerError  the source reports an internal error
             ├── RateLimited            the source received too many requests (retryable, at `retry_at`)
             ├── AccountUnavailable     the account is unknown, deactivated, taken down or renamed
-            │   └── AccountBlocked     the account blocks the logged-in user, or the user blocks it
+            │   └── AccountBlocked     the account blocks the logged-in user, or the user blocks the account
             ├── InvalidActor           a handle or id is malformed or unknown
             ├── EmptyFollowList        a follow list is empty, so it cannot be used to suspend accounts
             ├── CursorRejected         the source does not accept a cursor that it returned earlier
@@ -63,7 +63,7 @@ class PollInProgress(FeedError):
         self.name = name
         self.poller = poller
         self.retry_at = retry_at
-        """The time at which the other poller's lease expires if it is not renewed. None if it is unknown."""
+        """The time at which the other poller's lease expires unless it is renewed. None if unknown."""
 
 
 class EditConflict(FeedError):
@@ -77,7 +77,7 @@ class EditConflict(FeedError):
 
 
 class AmbiguousHandle(FeedError):
-    """Raised when several stored accounts have the same handle, so the handle is not enough to find one."""
+    """Raised when several stored accounts have the same handle, so the handle is ambiguous."""
 
     def __init__(self, handle: str, account_ids: Sequence[str]) -> None:
         super().__init__(f"several accounts have the handle {handle}; use a DID: {', '.join(account_ids)}")
@@ -113,7 +113,7 @@ class SourceUnavailable(SourceError):
     def __init__(self, reason: str, *, retry_at: Micros | None = None) -> None:
         super().__init__(reason)
         self.retry_at = retry_at
-        """The earliest time for the next request. None if the source did not specify one."""
+        """The earliest time for the next request. None if the source did not specify a time."""
 
 
 class SourceServerError(SourceUnavailable):
@@ -124,7 +124,7 @@ class SourceServerError(SourceUnavailable):
 
 
 class RateLimited(SourceError):
-    """Raised when a source rejects a request because it has received too many requests."""
+    """Raised when a source rejects a request because too many requests were sent."""
 
     retryable = True
 
@@ -162,4 +162,4 @@ class AuthenticationFailed(SourceError):
 
 
 class RequestRejected(SourceError):
-    """Raised when a source does not support a request, or rejects it for another reason."""
+    """Raised when a source does not support a request, or rejects it and no other exception applies."""

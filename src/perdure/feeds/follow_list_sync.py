@@ -1,7 +1,7 @@
 """Synchronizes accounts with follow lists: adds followed accounts, and suspends unfollowed ones.
 
 Each account stores its origins: the follow lists that added it, and `manual` if an operator added it. An
-unfollowed account is suspended only if it has no other origin, so lists and operators do not interfere.
+unfollowed account is suspended only if it has no other origin, so lists and operators do not conflict.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ async def add_account(
 ) -> AccountChange:
     """Add an account, or update the handle and origins of an account that is already stored.
 
-    If the account was suspended because it was unfollowed, and a follow list includes it again, resume it.
+    If a follow list includes an account that was suspended because it was unfollowed, resume the account.
     """
     change = partial(AccountChange, account=profile.account_id, handle=profile.handle)
     try:
@@ -71,7 +71,7 @@ async def sync_follow_list(
 ) -> list[AccountChange]:
     """Add the accounts that `actor` follows. Raise InvalidActor if the source does not know the actor.
 
-    With `prune`, suspend accounts that only this follow list added and that `actor` no longer follows. If the
+    With `prune`, suspend accounts that were added only from this follow list and are no longer on it. If the
     list is empty, raise EmptyFollowList instead, because an empty list is probably a mistake.
     """
     owner = await _find_owner(source, actor)

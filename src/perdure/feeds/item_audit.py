@@ -1,7 +1,7 @@
 """Audits an account: compares the stored items with the account's own records at the source.
 
 A feed is sorted by the times that authors give their posts. If a post is back-dated too far, it appears below
-the part of the feed that polls read, so polls do not find it. The author's own records do include it.
+the part of the feed that polls read, so polls do not find it. The author's own records include it.
 """
 
 from __future__ import annotations
@@ -140,5 +140,5 @@ def _is_behind_polls(account: Account, item: Item) -> bool:
 
 
 def _has_own_uri(item: Item) -> bool:
-    """Return whether the item's URI is its own. Some reposts have the URI of the reposted post instead."""
+    """Return whether an item has a URI of its own. Some reposts have the URI of the reposted post instead."""
     return item.kind != "repost" or item.uri != item.post_uri

@@ -26,7 +26,7 @@ from .store import AccountEdit, FeedStore
 log = logging.getLogger("perdure.feeds")
 
 LEASE_DURATION: Micros = MINUTE
-"""A lease expires this long after it was last renewed. Other pollers can then poll the account."""
+"""A lease expires this long after its most recent renewal. Other pollers can then poll the account."""
 
 
 class AccountLease:
@@ -117,9 +117,9 @@ async def _release_late(acquiring: asyncio.Task[AccountLease]) -> None:
 
 
 async def _finish_shielded(work: Coroutine[None, None, None]) -> None:
-    """Finish the work even if the caller is cancelled, and then re-raise the cancellation.
+    """Finish `work` even if the caller is cancelled, and then re-raise the cancellation.
 
-    A shielded anyio scope alone is not enough, because `asyncio.Task.cancel` ignores it.
+    A shielded anyio scope alone is not enough, because `asyncio.Task.cancel` ignores such scopes.
     """
     task = asyncio.create_task(work)
     cancelled: asyncio.CancelledError | None = None

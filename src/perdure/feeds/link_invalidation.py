@@ -2,8 +2,9 @@
 
 An hour is summarized at the earliest one hour after its end. A process that later stores or deletes items of
 that hour first marks the hour as dirty for some minutes. A summary is final only if its items were read after
-the latest mark had expired. If the process is killed between the two writes, the unused mark is harmless.
-All marks of a day are stored in one small record. Hours and days are numbered from 1970-01-01.
+the latest mark of the hour had expired. If the process is killed after marking the hour but before changing
+the items, the mark is harmless. All marks of a day are stored in one small record. Hours and days are
+numbered from 1970-01-01.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ HOURS_PER_DAY = 24
 OPEN_AFTER_END: Micros = HOUR
 """An hour can be summarized when this much time has passed since its end."""
 MARK_AFTER_END: Micros = HOUR // 2
-"""When this much time has passed since the end of an hour, changes to its items need a mark. This is shorter
-than `OPEN_AFTER_END` to allow for slow commits and differing clocks."""
+"""When this much time has passed since the end of an hour, changes to its items need a dirty mark. This time
+is shorter than `OPEN_AFTER_END` to allow for slow commits and differing clocks."""
 MARK_LIFETIME: Micros = 10 * MINUTE
 MAX_CLOCK_SKEW: Micros = MINUTE
 """The maximum expected difference between the clocks of two processes."""
@@ -63,7 +64,7 @@ def hours_of_day(day: int) -> range:
 
 
 def link_change(partition: str, start: Micros, body: str, stored: Record | None) -> Insert | Replace:
-    """Return the storage change that inserts a record, or that replaces `stored` if it is not None."""
+    """Return the storage change that inserts a record or, if `stored` is not None, replaces `stored`."""
     length = HOUR if partition == HOURS else DAY
     expires_at = start + length + SUMMARY_RETENTION
     if stored is not None:
@@ -99,10 +100,10 @@ class DirtyHours:
         self._marking = anyio.Lock()
 
     async def mark(self, times: Iterable[Micros]) -> None:
-        """Mark the hours that contain these times as dirty, if they may already be summarized.
+        """Mark the hours that contain `times` as dirty, except hours that cannot have been summarized yet.
 
-        Call this before storing or deleting items of these times. The marks remain valid for at least half of
-        `MARK_LIFETIME`.
+        Call `mark` before storing or deleting items with these times. The marks remain valid for at least
+        half of `MARK_LIFETIME`.
         """
         now = self._clock()
         wanted = {hour for hour in {time // HOUR for time in times} if self._needs_mark(hour, now)}
@@ -138,7 +139,7 @@ class DirtyHours:
         self._dirty_until |= marked
 
     async def read(self, first_day: int, last_day: int) -> dict[int, Micros]:
-        """For each marked hour of these days, return the time until which its items may still change."""
+        """For each dirty hour in a range of days, return the time until which its items may still change."""
         until: dict[int, Micros] = {}
         records = read_links(self._storage, MARKS, first_day * DAY, (last_day + 1) * DAY, self._clock)
         async for record in records:
@@ -146,7 +147,7 @@ class DirtyHours:
         return until
 
     async def _read_marks(self, record: Record) -> Mapping[int, Micros]:
-        """Decode the marks of a day. If this fails, treat all hours as marked. Replace a damaged record."""
+        """Decode the marks of a day. If that fails, treat all its hours as dirty. Replace damaged records."""
         try:
             return dict(parse_marks(record).until)
         except (CorruptFeedRecord, NewerFormat) as error:

@@ -17,7 +17,7 @@ from .link_rollup_cache import SummaryReader, Window
 from .store import FeedStore
 
 MAX_WINDOW: Micros = 31 * DAY
-"""The longest time span that is ranked from summaries. For a longer span, all its items are read."""
+"""The longest time span that is ranked from summaries. For a longer span, all items are read."""
 
 
 class SharedLink(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,11 +103,11 @@ def rank_links(
     now: Micros,
     limit: int | None = None,
 ) -> tuple[SharedLink, ...]:
-    """Return the links in these summaries, starting with those shared by the most accounts.
+    """Return the links in `summaries`, starting with the links shared by the most accounts.
 
     Links shared by the same number of accounts are sorted by their latest share, newest first. `recent`
-    contains the hours of the last two days, for `today` and `day_before`. Shares before `since` do not count,
-    so a summary that starts before `since` should list all its shares.
+    contains summaries of the last 48 hours, to count `today` and `day_before`. Shares before `since` do not
+    count, so a summary that starts before `since` should list all its shares.
 
     Most links are shared only once. A link has at least as many shares as accounts, so this function first
     counts the shares, and collects details only for links that can rank among the first `limit`.
@@ -191,7 +191,7 @@ class _LinkDetail:
         return -len(self.firsts), -self._last
 
     def _describe(self, time: Micros, row: LinkRow) -> None:
-        """Keep the URL of the earliest share, and the title of the earliest share that has one."""
+        """Keep the URL of the earliest share, and the title of the earliest share that has a title."""
         if self._described_at is None or time < self._described_at:
             self._described_at, self._shared_url = time, row.shared_url
         if row.title and (self._titled_at is None or time < self._titled_at):

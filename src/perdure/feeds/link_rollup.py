@@ -1,7 +1,7 @@
 """Link summaries, which list the accounts that shared each link in an hour or a day.
 
 These functions are pure. A summary contains the time of each share, so that a ranking can start in the middle
-of an hour or a day. Its size is limited: links that few accounts shared are left out.
+of an hour or a day. The size of a stored summary is limited: links that few accounts shared are left out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ MAX_DAY_LINKS = 300
 MAX_SHARERS_PER_LINK = 2000
 """Maximum number of accounts that a summary lists for one link."""
 MAX_SHARES_PER_ACCOUNT = 24
-"""Maximum number of shares that a summary lists per link and account: the earliest ones and the latest."""
+"""Maximum number of shares that a summary lists per link and account. If there are more, it lists the
+earliest shares and the latest share."""
 MAX_SUMMARY_BYTES = 200 * 1024
 MAX_TITLE_CHARS = 300
 
@@ -49,7 +50,7 @@ class LinkRow(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=Fal
 class LinkSummary(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=FORMAT_FIELD, tag=1
 ):
-    """The links that were shared in an hour or a day, starting with those shared by the most accounts."""
+    """The links that were shared in an hour or a day. A stored summary starts with the most shared links."""
 
     start: Micros
     read_at: Micros
@@ -113,7 +114,7 @@ def _get_tally(tallies: dict[str, _Tally], url: str, shared_url: str) -> _Tally:
 
 
 class _Tally:
-    """Collects the shares of one link. They must be added in chronological order."""
+    """Collects the shares of one link. Shares must be added in chronological order."""
 
     def __init__(self, url: str, shared_url: str) -> None:
         self.url = url
@@ -158,7 +159,7 @@ def _first_and_last(times: list[Micros]) -> list[Micros]:
 
 
 def _fit_links(tallies: Iterable[_Tally], max_links: int, start: Micros, read_at: Micros) -> LinkSummary:
-    """Return a summary of as many links as the limits allow, preferring those shared by the most accounts."""
+    """Return a summary of as many links as the limits allow. Prefer links shared by the most accounts."""
     ranked = sorted(tallies, key=lambda tally: (-len(tally.times), -tally.last, tally.url))
     count = min(len(ranked), max_links)
     while True:

@@ -39,7 +39,7 @@ SUMMARIES_PER_COMMIT = 20
 MAX_COMMIT_CHARS = 512 * 1024
 """A new commit is started when the summaries in the current commit contain this many characters."""
 MIN_REBUILD_AGE: Micros = MINUTE
-"""If `max_items` is set, a summary that is not final is created again only when it is this old."""
+"""If `max_items` is set, a summary that is not final is created again only at this age or later."""
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,12 +55,12 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def trend_hour(self) -> int:
-        """The number of the first of the last 48 hours, which are used to count `today` and `day_before`."""
+        """The number of the hour in which the last 48 hours start, which `today` and `day_before` cover."""
         return (self.now - 2 * DAY) // HOUR
 
     @property
     def first_hour(self) -> int:
-        """The number of the first hour to read. If over 48 hours ago, it is the first hour of a day."""
+        """The number of the first hour to read. Before the last 48 hours, only whole days are read."""
         hour = self.since // HOUR
         return min(hour // HOURS_PER_DAY * HOURS_PER_DAY if hour < self.trend_hour else hour, self.trend_hour)
 
@@ -79,7 +79,7 @@ class DaySummaries(msgspec.Struct, frozen=True, kw_only=True):
     counted: Sequence[LinkSummary]
     """The summary of the whole day, or the summaries of its hours."""
     recent: Sequence[LinkSummary] = ()
-    """The hourly summaries for `today` and `day_before`. Empty if the day is before the last 48 hours."""
+    """The hourly summaries to count `today` and `day_before`. Empty if this day ended over 48 hours ago."""
 
 
 class SummaryReader:
@@ -88,14 +88,17 @@ class SummaryReader:
     def __init__(
         self, store: FeedStore, window: Window, *, max_items: int | None, is_refresh: bool = False
     ) -> None:
-        """Read at most about `max_items` items. With `is_refresh`, skip dirty hours and final days."""
+        """Create a reader that reads at most about `max_items` items.
+
+        With `is_refresh`, skip hours that are dirty, and days that already have a final summary.
+        """
         self._store = store
         self._storage = store.storage
         self._window = window
         self._items_left = math.inf if max_items is None else max_items
         self._is_refresh = is_refresh
         self._settled_at: Mapping[int, Micros] = {}
-        """For each marked hour, the earliest time at which its items can be read for a final summary."""
+        """For each dirty hour, the earliest time at which its items can be read for a final summary."""
         self.missing_hours = 0
         """Number of hours without a summary because the limit `max_items` was reached."""
 
@@ -139,11 +142,11 @@ class SummaryReader:
         )
 
     def _is_final(self, summary: LinkSummary, hour: int) -> bool:
-        """Return whether the items of this hour cannot have changed since they were read for the summary."""
+        """Return whether the items of `hour` cannot have changed since they were read for `summary`."""
         return summary.read_at >= self._settled_at.get(hour, 0)
 
     async def _hours(self, hours: range) -> dict[int, LinkSummary]:
-        """Return the summaries of these hours. Create missing summaries until `max_items` is reached."""
+        """Return the summaries of `hours`. Create missing summaries until `max_items` is reached."""
         if not hours:
             return {}
         stored, replaceable = await self._read(HOURS, hours[0] * HOUR, (hours[-1] + 1) * HOUR)
@@ -207,9 +210,9 @@ class SummaryReader:
         return summaries, replaceable
 
     async def _write(self, partition: str, made: Iterable[tuple[LinkSummary, Record | None]]) -> None:
-        """Store summaries. If a summary is paired with a record, it replaces that record.
+        """Store the summaries in `made`. A summary that is paired with a record replaces that record.
 
-        If another process has already stored a summary, keep that one. A summary that cannot be stored is
+        If another process has already stored a summary, keep it. A summary that cannot be stored is
         created again the next time it is needed.
         """
         changes = [
@@ -256,7 +259,7 @@ def _split_commits(changes: Iterable[Insert | Replace]) -> Iterator[list[Insert 
 def parse_link_record(record: Record) -> object:
     """Decode any record in the space `LINKS`. Raise NewerFormat if a newer version of perdure has written it.
 
-    Return None if the record is damaged. This is not an error, because the record will be created again.
+    Return None if the record is damaged. That is not an error, because the record will be created again.
     """
     try:
         return parse_marks(record) if record.partition == MARKS else parse_summary(record)

@@ -1,7 +1,7 @@
 """Polls one account once: reads the newest page, then the gaps (see `watermark_and_gaps`).
 
-No commit is open while a page is fetched, and the state never marks an item as read before it is stored. So a
-poll can be interrupted at any moment, and the next poll continues.
+No commit is open while a page is fetched, and the account never marks an item as read before the item is
+stored. So a poll can be interrupted at any moment, and the next poll continues from there.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ PollOutcome: TypeAlias = PollSucceeded | PollSkipped | PollFailed | PolledElsewh
 
 
 class _StoredItems(msgspec.Struct, frozen=True):
-    """The new items of a page. They are stored already, except those in `pending`."""
+    """The new items of a page. All except the `pending` items are already stored."""
 
     new: list[Item]
     pending: list[Item]
@@ -127,7 +127,7 @@ class Poll:
     async def run(self) -> PollSucceeded | PollSkipped | PollFailed:
         """Read pages, and store their items and the new state of the account.
 
-        Raise AuthenticationFailed if the credentials are wrong, because this affects all accounts.
+        Raise AuthenticationFailed if the credentials are wrong, because that error affects all accounts.
         """
         try:
             return await self._read_pages()
@@ -169,7 +169,7 @@ class Poll:
     def _apply_head(self, account: Account, *, read: PageSummary, etag: str | None) -> Account:
         """Apply the newest page to the account.
 
-        Keep the ETag only if the page reaches stored items. Otherwise, there may be unread items below.
+        Keep the ETag only if the page reaches stored items. Otherwise, unread items may follow the page.
         """
         after = watermark_and_gaps.apply_head_page(
             account, read, now=self._store.clock(), settings=self._settings
@@ -177,7 +177,7 @@ class Poll:
         return replace(after, etag=etag if watermark_and_gaps.reaches_known_items(after, read) else None)
 
     def _next_gap(self) -> Gap:
-        """Return the newest gap or, for the last page of the poll, the oldest gap.
+        """Return the gap to read next: the newest gap or, for the last page of the poll, the oldest gap.
 
         Without this exception, the oldest gap might never be read while new gaps keep appearing.
         """
@@ -210,7 +210,7 @@ class Poll:
         )
 
     def _next_cursor(self, gap: Gap, page: FeedPage) -> str | None:
-        """Return the page's cursor. If it was already used, return the gap's cursor, which closes the gap."""
+        """Return the page's cursor. If it was used before, return the gap's cursor, which closes the gap."""
         used = self._cursors_by_gap[gap.floor, gap.late_floor]
         if gap.cursor is None:
             used.clear()

@@ -65,7 +65,7 @@ REMOVAL_INTERVAL: Micros = 10 * MINUTE
 ITEMS_PER_REMOVAL = 1000
 LINK_SUMMARY_INTERVAL: Micros = 5 * MINUTE
 MAX_LINK_ITEMS = 20_000
-"""Maximum number of items that one refresh of the link summaries reads. This takes about half a second."""
+"""Maximum number of items that one refresh of the link summaries reads. That takes about half a second."""
 
 _SKIPPED_ACCOUNTS = (UnknownAccount, CorruptFeedRecord, NewerFormat)
 """Errors for accounts that were removed or cannot be decoded. Jobs that process many accounts ignore them."""
@@ -140,7 +140,7 @@ class Poller:
         self._in_progress: set[str] = set()
         """The ids of the accounts that this poller has queued or is polling."""
         self._deferred_until: dict[str, Micros] = {}
-        """By account id: the time at which to poll the account again if its failure could not be stored."""
+        """For each account whose failure could not be stored: the time at which to poll the account again."""
 
     async def poll(
         self, stored: StoredAccount, *, is_scheduled: bool = False
@@ -159,7 +159,7 @@ class Poller:
             return PollFailed(account, error)
 
     async def poll_until_done(self, report: BackfillReport) -> BackfillReport:
-        """Poll an account repeatedly until it has no gaps. Return the report with the results added."""
+        """Poll an account repeatedly until it has no gaps. Return `report` with the results added."""
         while not report.is_done:
             stored = await self._store.get(report.account)
             try:
@@ -223,7 +223,7 @@ class Poller:
         await self._index.refresh(max_items=MAX_LINK_ITEMS)
 
     async def sync_follow_lists(self, source: FollowSource, lists: FollowLists) -> None:
-        """Synchronize these follow lists. If one of them fails, continue with the others."""
+        """Synchronize the follow lists in `lists`. If one list fails, continue with the others."""
         for actor in lists.actors:
             try:
                 changes = await sync_follow_list(
@@ -258,7 +258,7 @@ class Poller:
                         await self._store.update(profile.account_id, edit)
 
     async def apply_hints(self, source: HintSource) -> int:
-        """Make accounts due if the source shows that they have new items. Return the number of accounts."""
+        """Make accounts due if the source shows that they have new items. Return how many were changed."""
         newest = await source.latest_activity()
         count = 0
         for account_id, time in newest.items():
@@ -275,7 +275,7 @@ class Poller:
     async def _poll_all(
         self, accounts: AsyncIterable[StoredAccount], *, reports_elsewhere: bool = False
     ) -> CycleStats:
-        """Poll these accounts, several at the same time.
+        """Poll `accounts`, several at the same time.
 
         `reports_elsewhere` specifies whether to report accounts that another poller is polling. It is False
         for pollers that run continuously, because they often find such accounts.
@@ -313,7 +313,7 @@ class Poller:
             report(outcome)
 
     async def _pollable_accounts(self) -> AsyncGenerator[StoredAccount]:
-        """Yield the pollable accounts. Read all of them before the first poll, because polls change them."""
+        """Yield the pollable accounts. Read all accounts before the first poll, because polls change them."""
         now = self._store.clock()
         accounts = [stored async for stored in self._store.accounts()]
         for stored in accounts:
@@ -369,7 +369,7 @@ class Poller:
 
 
 def _update_profile(account: Account, profile: Profile, *, now: Micros) -> Account:
-    """Apply a profile, unless another poller has just applied one."""
+    """Apply `profile`, unless another poller has just applied a profile."""
     return transitions.profile_updated(account, profile, now=now) if _is_stale(account, now) else account
 
 
@@ -378,7 +378,7 @@ def _is_stale(account: Account, now: Micros) -> bool:
 
 
 async def _run_all(*jobs: Coroutine[None, None, object]) -> None:
-    """Run jobs concurrently. If one fails, cancel the others, wait for them, and raise the error.
+    """Run jobs concurrently. If a job fails, cancel the others, wait until they end, and raise the error.
 
     A task group would wrap the error in an ExceptionGroup.
     """

@@ -1,8 +1,9 @@
 """Rate limits and retries for requests to a server. Authors of sources can use these classes.
 
-One `RateLimiter` handles all requests to a server. The source passes it the number of remaining requests from
-each response. The limiter leaves some of them unused, and makes all requests wait when the limit is
-reached. `Retrier` repeats failed requests, at the time that the server specifies or after a growing wait.
+One `RateLimiter` handles all requests to a server. After each response, the source reports to it how
+many requests the server still allows. The limiter leaves some of these requests unused, and makes all
+requests wait when the limit is reached. `Retrier` repeats failed requests, at the time that the server
+specifies or after a growing wait.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ OnWait: TypeAlias = Callable[[str, Micros], None]
 RESERVE_FRACTION = 0.1
 """The fraction of the rate limit that is left unused, for other clients with the same IP address."""
 DEFAULT_PAUSE: Micros = MINUTE
-"""How long to wait if the rate limit is reached and the server does not specify a time."""
+"""The pause when the rate limit is reached and the server does not specify when to continue."""
 MIN_PAUSE: Micros = SECOND
 MAX_PAUSE: Micros = HOUR
-"""Maximum pause, even if a server requests a longer one, because headers can be wrong."""
+"""Maximum pause, even if a server requests a longer pause, because headers can be wrong."""
 LONG_WAIT: Micros = 5 * SECOND
 """Waits before a retry are reported if they are at least this long. Rate limit waits are always reported."""
 
@@ -55,7 +56,7 @@ class RateLimiter:
         self._reported: dict[bool, Micros] = {}
         """The end of the most recently reported wait: for the rate limit (True) and for retries (False)."""
         self.remaining: int | None = None
-        """Number of requests that the server still allows. None if it is not known."""
+        """Number of requests that the server still allows. None if the number is unknown."""
         self.paused_until: Micros | None = None
         """The time until which all requests wait. None if requests are not paused."""
         self.request_count = 0
@@ -104,7 +105,7 @@ class RateLimiter:
             self.on_wait(reason, until)
 
     def _blocked_until(self) -> Micros | None:
-        """Return the time at which the next request is allowed, or None if it is allowed now."""
+        """Return the time at which the next request is allowed, or None if a request is allowed now."""
         now = self.clock()
         if self.paused_until is not None and now >= self.paused_until:
             self.paused_until = None

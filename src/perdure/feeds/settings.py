@@ -65,7 +65,7 @@ class PollSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class BlueskySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The section `bluesky` of the settings: servers, login and follow lists."""
+    """The section `bluesky` of the settings: servers, login, follow lists and hints."""
 
     service: str = "https://public.api.bsky.app"
     """The server for requests without credentials."""
@@ -79,9 +79,10 @@ class BlueskySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Handles or DIDs of the accounts whose follow lists `perdure feeds run` synchronizes."""
     follow_interval_hours: float = 6
     follow_prune: bool = False
-    """Whether to suspend accounts that a follow list added and that are no longer followed."""
+    """Whether to suspend accounts that were added from a follow list and are no longer on it."""
     hints: str | None = None
-    """The combined feed to check for new posts: the user's `timeline`, or the at:// URI of a list."""
+    """The feed that shows which accounts have new posts: `timeline` (the logged-in user's timeline), or the
+    at:// URI of a Bluesky list."""
 
     def __post_init__(self) -> None:
         hours = self.follow_interval_hours

@@ -34,7 +34,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     account_id: str
     handle: str
     post_count: int | None = None
-    """Number of posts according to the source. None if the source does not report it."""
+    """Number of posts according to the source. None if the source does not report the number."""
 
 
 class FeedSource(Protocol):
@@ -48,7 +48,10 @@ class FeedSource(Protocol):
     async def page(
         self, account_id: str, *, limit: int, cursor: str | None = None, etag: str | None = None
     ) -> FeedPage | None:
-        """Return the newest page or the page at `cursor`, or None if the page still has the ETag `etag`."""
+        """Return the page at `cursor`, or the newest page if `cursor` is None.
+
+        If the page still has the ETag `etag`, return None instead.
+        """
         ...
 
     async def profiles(self, actors: Sequence[str]) -> list[Profile]:
@@ -79,7 +82,7 @@ class SourceRecord(msgspec.Struct, frozen=True):
 
     item: Item
     written_at: Micros
-    """When the record was written. The author can give the item itself an earlier time."""
+    """The time at which the record was written. The author can give the item itself an earlier time."""
 
 
 class RecordPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +90,7 @@ class RecordPage(msgspec.Struct, frozen=True, kw_only=True):
 
     records: tuple[SourceRecord, ...]
     uris: tuple[str, ...]
-    """The URIs of all records on the page, including those of invalid records."""
+    """The URIs of all records on the page, including invalid records."""
 
     @property
     def invalid_records(self) -> int:
@@ -103,7 +106,7 @@ class AuditSource(Protocol):
         ...
 
     async def shown_items(self, items: Sequence[Item]) -> list[Item]:
-        """Return these items as the feed shows them, with all links. Omit items that it does not show."""
+        """Return `items` as the feed shows them, with all links. Omit items that the feed does not show."""
         ...
 
 

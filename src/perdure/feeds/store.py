@@ -69,7 +69,7 @@ class FeedStore:
         return StoredAccount.from_record(record)
 
     async def find(self, name: str) -> StoredAccount:
-        """Find an account by its id or its last known handle. Raise UnknownAccount or AmbiguousHandle."""
+        """Find an account by its id or its stored handle. Raise UnknownAccount or AmbiguousHandle."""
         name = name.removeprefix("@")
         if name.startswith("did:"):
             return await self.get(name)
@@ -81,7 +81,7 @@ class FeedStore:
         return found[0]
 
     async def accounts(self, status: AccountStatus | None = None) -> AsyncGenerator[StoredAccount]:
-        """Yield all accounts, or only those with this status, in the order in which they were added."""
+        """Yield all accounts, or only accounts with `status`, in the order in which they were added."""
         tag = None if status is None else status.value
         after: Position | None = None
         while records := await self.storage.page(
@@ -94,7 +94,7 @@ class FeedStore:
     async def account_page(
         self, before: StoredAccount | None, limit: int
     ) -> tuple[list[StoredAccount], bool]:
-        """Return up to `limit` accounts, starting after `before` if it is set, and whether more exist."""
+        """Return up to `limit` accounts, and whether more exist. Start after the account `before`, if set."""
         after = None if before is None else before.record.position
         found: list[StoredAccount] = []
         while records := await self.storage.page(ACCOUNTS, after=after, limit=limit + 1, now=self.clock()):
@@ -105,7 +105,7 @@ class FeedStore:
         return found[:limit], len(found) > limit
 
     async def handles(self, account_ids: Iterable[str]) -> dict[str, str]:
-        """Return the handles of these accounts by account id. Leave out accounts that are not stored."""
+        """Return the handles of the accounts in `account_ids`, by id. Omit accounts that are not stored."""
         found: dict[str, str] = {}
         for batch in batched(
             [account_address(each) for each in dict.fromkeys(account_ids)], ADDRESSES_PER_READ
@@ -116,7 +116,7 @@ class FeedStore:
         return found
 
     async def due(self, limit: int) -> list[StoredAccount]:
-        """Return the due accounts, most overdue first."""
+        """Return up to `limit` due accounts, most overdue first."""
         now, asked = self.clock(), limit
         while True:
             records = await self.storage.due(POLLS, until=now, limit=asked, now=now)
@@ -126,7 +126,7 @@ class FeedStore:
             asked = min(MAX_PAGE_RECORDS, 2 * asked)  # some records are invalid
 
     async def update(self, account_id: str, edit: AccountEdit) -> Account:
-        """Apply `edit` to an account and store it. Raise EditConflict if other processes keep changing it."""
+        """Apply `edit` to an account, and store the result. Raise EditConflict after too many conflicts."""
         for _ in range(MAX_EDIT_ATTEMPTS):
             stored = await self.get(account_id)
             if (written := await self.replace(stored, edit(stored.account))) is not None:
@@ -136,13 +136,16 @@ class FeedStore:
     async def replace(
         self, stored: StoredAccount, account: Account, also: Sequence[Change] = ()
     ) -> StoredAccount | None:
-        """Write `account` and the changes in `also`. Return None if `stored` is no longer current."""
+        """Replace `stored` with `account`, and make the changes in `also`.
+
+        If `stored` is outdated, change nothing and return None.
+        """
         after, change = stored.replace_with(account)
         committed = await self._commit([change, *also])
         return after if isinstance(committed, Committed) else None
 
     async def remove(self, account_id: str, *, with_items: bool = False) -> None:
-        """Delete an account and, if `with_items` is set, its items. Keep items that a newer version wrote."""
+        """Delete an account. With `with_items`, also delete its items, except items in a newer format."""
         for _ in range(MAX_EDIT_ATTEMPTS):
             stored = await self.get(account_id)
             if await self._delete([stored.record]):
@@ -162,7 +165,7 @@ class FeedStore:
                 after = records[-1].position
 
     async def _delete(self, records: Sequence[Record]) -> bool:
-        """Delete records. Return False if one of them has changed since it was read."""
+        """Delete records. Return False if a record has changed since it was read."""
         return isinstance(await self._commit([Delete(before=record) for record in records]), Committed)
 
     async def _commit(self, changes: Sequence[Change]) -> Committed | Refused:
@@ -181,7 +184,7 @@ class FeedStore:
     # Items
 
     async def add_items(self, account_id: str, found: Sequence[Item]) -> list[Item]:
-        """Store the items in `found` that are not stored yet, and return these new items."""
+        """Store the items in `found` that are not stored yet, and return the new items."""
         new: list[Item] = []
         for batch in batched(found, ITEMS_PER_COMMIT):
             part = list({item.uri: item for item in batch}.values())
@@ -196,7 +199,7 @@ class FeedStore:
         return new
 
     async def remove_items(self, account_id: str, removed: Sequence[Item]) -> int:
-        """Delete items, and return how many were deleted. Keep items that a newer version wrote."""
+        """Delete items, and return how many were deleted. Keep items in a newer format."""
         count = 0
         for batch in batched([Address(ITEMS, account_id, item.uri) for item in removed], ITEMS_PER_COMMIT):
             records = await self._get_many(batch)
@@ -296,7 +299,7 @@ class FeedStore:
     # Invalid records
 
     def _valid_accounts(self, records: Sequence[Record]) -> Iterator[StoredAccount]:
-        """Yield the accounts that can be decoded. Log and skip the others."""
+        """Yield the accounts in `records`. Log and skip records that cannot be decoded."""
         for record in records:
             try:
                 yield StoredAccount.from_record(record)
@@ -304,7 +307,7 @@ class FeedStore:
                 self._report(record.address, record.version, error)
 
     def parse_item(self, record: Record) -> Item | None:
-        """Decode the record of an item. If this fails, log the error and return None."""
+        """Decode the record of an item. If that fails, log the error and return None."""
         if record.tag == CORRUPT_TAG:  # it was logged when it was quarantined
             return None
         try:
@@ -314,7 +317,7 @@ class FeedStore:
             return None
 
     async def _get_many(self, addresses: Sequence[Address]) -> list[Record | StorageCorrupt | None]:
-        """Read the records at these addresses. For a damaged record, return the error in its place."""
+        """Read the records at `addresses`. For a damaged record, return the error in its place."""
         try:
             return [*await self.storage.get_many(addresses, now=self.clock())]
         except StorageCorrupt:

@@ -1,6 +1,6 @@
 """The state transitions of an account: leases, finished and failed polls, profiles, and edits by operators.
 
-These functions return a changed copy of the account. They perform no I/O and read no clock, but some add
+Most functions return a changed copy of the account. No function performs I/O or reads a clock, but some add
 random jitter to poll times.
 """
 
@@ -24,8 +24,8 @@ MIN_POLL_INTERVAL: Micros = 2 * MINUTE
 MAX_POLL_INTERVAL: Micros = 6 * HOUR
 """Maximum time between two polls of an account, before jitter. `MIN_POLL_INTERVAL` is the minimum."""
 MAX_RETRY_WAIT: Micros = 30 * MINUTE
-"""Maximum wait after a failed poll, unless the account's own interval is longer. It is short so that polls
-succeed soon after an outage of the source has ended."""
+"""Maximum wait after a failed poll, unless the account's own interval is longer. The wait is short so that
+polls succeed soon after an outage of the source has ended."""
 JITTER_FRACTION = 0.1
 PROBE_INTERVALS: tuple[Micros, ...] = (HOUR, 6 * HOUR, 24 * HOUR, 7 * 24 * HOUR)
 """The times to wait between polls of an unavailable account. The last value is used repeatedly."""
@@ -48,7 +48,7 @@ def new_account(
 
 
 def leased(account: Account, lease: Lease) -> Account:
-    """Set the lease. If it replaces another poller's lease, reset the post counts, which may be wrong."""
+    """Set the lease. If it replaces another poller's lease, reset the post counts, as they may be wrong."""
     is_taken_over = account.lease is not None and account.lease.poller != lease.poller
     return replace(profile_count_reset(account) if is_taken_over else account, lease=lease)
 
@@ -67,13 +67,13 @@ def profile_count_reset(account: Account) -> Account:
 
 
 def posts_after_profile(account: Account, found: Iterable[Item]) -> int:
-    """Return how many of these items are posts that may be newer than the latest profile."""
+    """Return how many items in `found` are posts that may be newer than the most recently read profile."""
     since = (account.profile_read_at or 0) - HOUR  # the clocks of authors differ
     return sum(item.kind != "repost" and item.time > since for item in found)
 
 
 def posts_before_profile(account: Account, found: Iterable[Item]) -> int:
-    """Return how many of these items are posts that may be included in the latest profile's post count."""
+    """Return how many items in `found` are posts that the latest profile's post count may include."""
     until = (account.profile_read_at or 0) + 10 * MINUTE  # the clock of the source may differ from ours
     return sum(item.kind != "repost" and item.time <= until for item in found)
 
@@ -84,8 +84,8 @@ def page_read(
     """Add the new items of a page to the counts.
 
     `counted` is the number of new posts that may be included in the latest profile's post count. `uncounted`
-    is the number of new posts that may be missing from it. Posts from about the time of the profile are in
-    both numbers. This can delay an alarm, but does not cause a false alarm.
+    is the number of new posts that may be missing from that count. Posts from about the time of the profile
+    are in both numbers. The overlap can delay an alarm, but does not cause a false alarm.
     """
     unseen = max(account.unseen_posts - counted, 0)
     return replace(
@@ -101,7 +101,7 @@ def page_read(
 
 
 def audited(account: Account, *, posts: int) -> Account:
-    """Apply a complete audit: no posts remain unseen. It stored `posts` posts newer than the profile."""
+    """Apply a complete audit, which stored `posts` posts newer than the profile. No posts remain unseen."""
     return replace(
         account,
         posts_since_profile=account.posts_since_profile + posts,
@@ -209,7 +209,7 @@ def reset(account: Account, *, now: Micros) -> Account:
 
 
 def hinted(account: Account, *, newest: Micros, now: Micros) -> Account:
-    """Make an active account due now if `newest`, the time of its newest item, is above the watermark."""
+    """Make an active account due now if `newest`, the time of its newest item, is after the watermark."""
     is_known = account.watermark is not None and newest <= account.watermark
     if is_known or account.status is not AccountStatus.ACTIVE:
         return account
@@ -241,7 +241,7 @@ def profile_updated(account: Account, profile: Profile, *, now: Micros) -> Accou
 def next_interval(interval: Micros, new: int, elapsed: Micros) -> Micros:
     """Return the next poll interval, which aims at one new item per poll.
 
-    Four new items halve the interval. If there are none, it grows unless the previous poll was very recent.
+    Four new items halve the interval. Without new items, it grows unless the previous poll was very recent.
     """
     target = elapsed / new if new else max(interval, 2 * elapsed)
     return round(min(max(math.sqrt(interval * max(target, 1)), MIN_POLL_INTERVAL), MAX_POLL_INTERVAL))

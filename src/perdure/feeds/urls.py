@@ -5,14 +5,14 @@ are only used for comparison; users open the URL as it was shared. In a normaliz
 
 - The scheme is https. The host is lower-case ASCII. Credentials, default port and final dot are removed.
 - Letters, digits and `-._~` are not percent-encoded. Percent-encodings use upper-case digits.
-- Parameters that track the reader are removed (see `is_tracking`). The others are sorted by name.
+- Parameters that track the reader are removed (see `is_tracking`). Other parameters are sorted by name.
 - Trailing slashes are removed. So are fragments, unless they select a page, like `#/article/5` or `#!/news`.
 
 A parameter that may select a page is deliberately not removed. The name of a parameter that is only used for
 tracking belongs in `TRACKING_PARAMETERS`. Other names belong in `HOST_TRACKING_PARAMETERS`: for example, `si`
 is a share code on YouTube, but may be a section on another site. To add a parameter, find the documentation
-of the service that appends it, add it in lower case under the comment of that service, and add an example to
-`tests/feeds/test_urls.py`.
+of the service that appends it, add its name in lower case under the comment of that service, and add an
+example to `tests/feeds/test_urls.py`.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _normalize_escape(found: re.Match[str]) -> str:
 
 
 def original_url(url: str, normal: str) -> str:
-    """Return a URL as it was shared, or an empty string if it is already normalized or is too long."""
+    """Return a URL as it was shared, or an empty string if it equals `normal` or is too long."""
     written = url.strip()
     return "" if written == normal or len(written) > MAX_URL_LENGTH else written
 
@@ -189,7 +189,7 @@ HOSTS_WITH_REF_BRANCH = frozenset({"github.com", "gitlab.com", "codeberg.org", "
 def is_tracking(host: str, name: str, value: str) -> bool:
     """Return whether a query parameter of a page on this host tracks the reader.
 
-    Blogs and newsletters append `ref` with their own host name. This counts as tracking, except on Git hosts.
+    Blogs and newsletters append `ref` with their own host name. That counts as tracking, except on Git hosts.
     """
     name = name.lower()
     if name in TRACKING_PARAMETERS or name.startswith(TRACKING_PREFIXES):

@@ -12,9 +12,10 @@ unread range below it becomes a gap, which later pages close. These functions ar
 4. Below the floor, reading continues only while pages contain new items, and at most down to `LATE_WINDOW`
    below the watermark.
 5. Reading also ends when the source returns no cursor or repeats a cursor.
-6. If an account posts often, a back-dated post can appear below the newest page. So once per
-   `DEEP_READ_INTERVAL`, a deep read continues down to `LATE_WINDOW` below the watermark of the previous deep
-   read. It finds all posts that were back-dated by at most `LATE_WINDOW` in the meantime.
+6. If an account posts often, a back-dated post can appear below the newest page. So a poll is
+   a deep read if the watermark has risen by `DEEP_READ_INTERVAL` since the previous deep read. A deep read
+   continues down to `LATE_WINDOW` below the watermark at the time of the previous deep read. It thus finds
+   every post that was added since then and back-dated by at most `LATE_WINDOW`.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ LATE_WINDOW: Micros = 30 * MINUTE
 DEEP_READ_INTERVAL: Micros = 60 * MINUTE
 """A deep read is due when the watermark has risen by this much since the previous deep read."""
 MAX_CLOCK_AHEAD: Micros = 60 * MINUTE
-"""An item does not raise the watermark if it is further than this ahead of our clock. Without this limit, one
-wrong time would hide all later items."""
+"""An item that is dated further than this ahead of our clock does not raise the watermark. Without this
+limit, one wrong time would hide all later items."""
 
 MAX_GAPS = 16
 MAX_CURSOR_REJECTIONS = 2
@@ -53,7 +54,7 @@ class PageSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def last_time(self) -> Micros | None:
-        """The time of the last item, which shows how far the page reaches. None if the page is empty."""
+        """The time of the last item, which shows how far back the page reaches. None if the page is empty."""
         return self.item_times[-1] if self.item_times else None
 
 

@@ -104,7 +104,7 @@ def _error_class(status: int, error: ErrorResponse, actor: str, *, has_token: bo
 
 
 def _parse_error(body: bytes) -> ErrorResponse | None:
-    """Parse the body of an error response. Return None if it does not have Bluesky's format."""
+    """Parse the body of an error response. Return None if the body does not have Bluesky's format."""
     try:
         return _error_response.decode(body)
     except (ValueError, RecursionError):
@@ -112,7 +112,7 @@ def _parse_error(body: bytes) -> ErrorResponse | None:
 
 
 def retry_at(headers: Mapping[str, str], now: Micros) -> Micros | None:
-    """Return the time at which the headers allow the next request, or None if they do not specify a time."""
+    """Return the time at which the headers allow the next request, or None if they specify no time."""
     if (value := headers.get("retry-after")) is not None:
         if (seconds := parse_int(value)) is not None:
             return now + seconds * SECOND
@@ -123,9 +123,9 @@ def retry_at(headers: Mapping[str, str], now: Micros) -> Micros | None:
 
 
 def parse_rate_limit(headers: Mapping[str, str]) -> tuple[int | None, int, Micros] | None:
-    """Parse the rate limit, the number of remaining requests, and the time when that number is reset.
+    """Parse the headers with the rate limit, the number of remaining requests, and the reset time.
 
-    The rate limit can be None. Return None if the number or the time is missing.
+    If only the rate limit is missing, return None in its place. If another header is missing, return None.
     """
     remaining = parse_int(headers.get("ratelimit-remaining"))
     reset = parse_int(headers.get("ratelimit-reset"))
@@ -135,7 +135,7 @@ def parse_rate_limit(headers: Mapping[str, str]) -> tuple[int | None, int, Micro
 
 
 def parse_int(text: str | None) -> int | None:
-    """Parse a header value as an integer. Return None if it is not a decimal number of up to 12 digits."""
+    """Parse a header value as an integer. Return None if it is not a decimal number with up to 12 digits."""
     if text is None or not (plain := text.strip()).isascii() or not plain.isdigit() or len(plain) > 12:
         return None
     return int(plain)

@@ -67,12 +67,12 @@ def parse_records(records: Records, account_id: str) -> RecordPage:
 
 
 def parse_follows(records: Records) -> list[str]:
-    """Return the ids of the followed accounts in these follow records."""
+    """Return the ids of the followed accounts from a page of follow records."""
     return _parse_each(records.records, lambda raw: _follow.decode(_record.decode(raw).value).subject)[0]
 
 
 def complete_items(items: Iterable[Item], posts: Posts) -> list[Item]:
-    """Complete these items with data from `posts`. Omit items whose post is not in `posts`."""
+    """Complete `items` with data from `posts`. Omit items whose post is not in `posts`."""
     views = {
         view.uri: (view, raw)
         for view, raw in _parse_each(posts.posts, lambda raw: (_view.decode(raw), raw))[0]
@@ -82,7 +82,7 @@ def complete_items(items: Iterable[Item], posts: Posts) -> list[Item]:
 
 
 def _complete_item(item: Item, view: PostView, raw: Raw) -> Item:
-    """Return an item with the data of a post view. A repost keeps its own URI and time."""
+    """Return `item`, completed with the data of the post in `view`. A repost keeps its own URI and time."""
     shown = _make_item(FeedEntry(post=view))
     if item.kind == "repost":
         shown = msgspec.structs.replace(shown, uri=item.uri, time=item.time, kind=item.kind)
@@ -102,7 +102,7 @@ def parse_profiles(raws: Iterable[Raw]) -> list[Profile]:
 
 
 def _parse_each(raws: Iterable[R], read: Callable[[R], T]) -> tuple[list[T], int]:
-    """Return the parsed records, and the number of invalid records."""
+    """Parse each record with `read`. Return the parsed records, and the number of invalid records."""
     valid: list[T] = []
     invalid = 0
     for raw in raws:
@@ -210,7 +210,7 @@ def _require_time(time: Micros | None) -> Micros:
 
 
 def _require_storable(item: Item, raw: Raw) -> Item:
-    """Return the item. Raise InvalidRecord if it cannot be stored. Small records need no size check."""
+    """Return `item`, or raise InvalidRecord if it cannot be stored. Skip the size check for small records."""
     if not (is_valid_uri(item.uri) if len(raw) <= SMALL_RECORD_BYTES else is_storable(item)):
         raise InvalidRecord("the item is too large or has an invalid URI")
     return item
@@ -252,7 +252,7 @@ def parse_timestamp(written: object) -> Micros | None:
 def tid_time(key: str) -> Micros | None:
     """Return the time in a TID (timestamp identifier), or None if `key` is not a TID.
 
-    Most records have a TID as their key. It consists of a time and ten bits that distinguish writers.
+    Most records have a TID as their key. A TID consists of a time and ten bits that distinguish writers.
     """
     if len(key) != _TID_LENGTH or not all(character in _TID_DIGITS for character in key):
         return None

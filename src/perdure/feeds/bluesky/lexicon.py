@@ -20,7 +20,7 @@ FACET_LINK = "app.bsky.richtext.facet#link"
 
 
 class LexiconObject(msgspec.Struct, rename="camel", gc=False):
-    """The base class of all objects in responses. `gc=False` is safe because they form no cycles."""
+    """The base class of all objects in responses. `gc=False` is safe because the objects form no cycles."""
 
 
 # Feeds

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def find_links(post: Post, view: Raw = NO_RAW) -> tuple[Link, ...]:
-    """Return the links in a post. `view` is its embed as the feed shows it, or empty if that is unknown."""
+    """Return the links in a post. `view`, which may be empty, is the embed that the feed shows for it."""
     if not view and not post.embed and not post.facets and "://" not in post.text:
         return ()
     embeds = [embed for raw in (view, post.embed) if (embed := _read(_embed, raw)) is not None]
@@ -81,7 +81,7 @@ def _quoted_record(embed: Embed) -> QuotedRecord | None:
 
 
 def _split_marked_text(post: Post) -> tuple[list[str], str]:
-    """Return the URLs from facets, and the other text. In the marked text, such URLs are often shortened."""
+    """Return the URLs in facets, and the text outside facets. Text in facets often shows shortened URLs."""
     marked: list[str] = []
     text = post.text.encode()
     for facet in _read(_facets, post.facets) or ():

@@ -1,7 +1,7 @@
-"""A login session at a Bluesky server: an access token for all requests, and a token to refresh it.
+"""A login session at a Bluesky server: an access token for all requests, and a refresh token to renew it.
 
 An access token is valid for about two hours. When it expires, the server rejects all running requests. One
-request then renews the token while the others wait. Then all these requests are sent again, so no poll fails.
+of these requests then renews the token while the others wait. Then all are sent again, so no poll fails.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class SessionFile:
             return None
 
     def write(self, tokens: Tokens) -> None:
-        """Replace the stored tokens atomically. If this fails, log a warning, and skip all later writes."""
+        """Replace the stored tokens atomically. If a write fails, log a warning and skip all later writes."""
         if not self._is_writable:
             return
         try:
@@ -129,7 +129,7 @@ class Session:
                     self._file.write(self._tokens)
 
     async def _renew(self) -> Tokens:
-        """Return new tokens that another process has stored. If there are none, refresh ours or log in."""
+        """Return new tokens that another process has stored. If there are none, refresh our own or log in."""
         stored = None if self._file is None else self._file.read()
         if stored is not None and stored.access_jwt != self._rejected_token and stored != self._tokens:
             return stored
@@ -144,7 +144,7 @@ class Session:
         return await self._log_in()
 
     async def _log_in(self) -> Tokens:
-        """Log in. After a failure, do not try again, because repeated failed logins lock the account."""
+        """Log in. After a rejected login, do not try again, because repeated failures lock the account."""
         if self._login_error is not None:
             raise AuthenticationFailed(self._login_error)
         credentials = {"identifier": self._identifier, "password": self._password}

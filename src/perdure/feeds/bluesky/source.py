@@ -38,7 +38,7 @@ class BlueskySource:
     def __init__(self, feeds: XrpcReader, records: XrpcReader, *, public: XrpcReader | None = None) -> None:
         """Create a source that reads feeds and profiles with the client `feeds`, and records with `records`.
 
-        If an account blocks the logged-in user, the client `public` is used, which sends no credentials.
+        For accounts that block the logged-in user, the client `public` is used. It sends no credentials.
         """
         self._feeds = feeds
         self._records = records
@@ -58,7 +58,7 @@ class BlueskySource:
         return parse_page(response.value, response.etag if cursor is None else None)
 
     async def profiles(self, actors: Sequence[str]) -> list[Profile]:
-        """Return the profiles of those actors that exist. Raise InvalidActor if a name is malformed."""
+        """Return the profiles of the actors that exist. Raise InvalidActor if a name is malformed."""
         names = [actor.removeprefix("@") for actor in actors]
         found: list[Profile] = []
         for batch in batched(names, PROFILES_PER_REQUEST):
@@ -84,7 +84,7 @@ class BlueskySource:
         """Return the ids in `account_ids` that `actor` definitely does not follow.
 
         Pass only accounts that `follows` did not yield. If the actor's follow records cannot be read, return
-        the accounts that have a profile, because `follows` would have yielded them if they were followed.
+        the accounts that have a profile: if they were followed, `follows` would have yielded them.
         """
         followed: set[str] = set()
         try:
@@ -95,7 +95,7 @@ class BlueskySource:
         return set(account_ids) - followed
 
     async def shown_items(self, items: Sequence[Item]) -> list[Item]:
-        """Return these items as the feed shows them, with all links. Omit items that it does not show."""
+        """Return `items` as the feed shows them, with all links. Omit items that the feed does not show."""
         found: list[Item] = []
         for batch in batched(items, POSTS_PER_REQUEST):
             params = {"uris": list(dict.fromkeys(item.post_uri for item in batch))}
@@ -103,13 +103,13 @@ class BlueskySource:
         return found
 
     async def records(self, account_id: str) -> AsyncGenerator[RecordPage]:
-        """Yield pages of all posts of an account, then pages of all its reposts. Both are sorted by key."""
+        """Yield pages of an account's posts, then pages of its reposts. Both are sorted by record key."""
         for collection in (POST, REPOST):
             async for records in self._list_records(account_id, collection):
                 yield parse_records(records, account_id)
 
     async def _list_records(self, account_id: str, collection: str) -> AsyncGenerator[Records]:
-        """Yield the records of a collection page by page, sorted by key."""
+        """Yield the records of a collection page by page, sorted by record key."""
         params: dict[str, str | int] = {
             "repo": account_id,
             "collection": collection,
@@ -133,7 +133,7 @@ class BlueskySource:
     async def _get(
         self, method: str, params: QueryParams, decoder: msgspec.json.Decoder[T], *, etag: str | None = None
     ) -> XrpcResponse[T] | None:
-        """Send a request. If the account blocks the logged-in user, send it again without credentials."""
+        """Send a request. Send it again without credentials if the account blocks the logged-in user."""
         try:
             return await self._feeds.get(method, params, decoder, etag=etag)
         except AccountBlocked:
@@ -146,10 +146,11 @@ class BlueskyHintSource(BlueskySource):
     """A BlueskySource that also implements HintSource by reading a combined feed of many accounts."""
 
     hints: str = TIMELINE
-    """The combined feed to check for new posts: the user's `timeline`, or the at:// URI of a list."""
+    """The feed that shows which accounts have new posts: `timeline` (the logged-in user's timeline), or the
+    at:// URI of a Bluesky list."""
 
     async def latest_activity(self) -> Mapping[str, Micros]:
-        """Return the time of each account's newest item on the feed's newest page, by account id."""
+        """Return the time of each account's newest item, by account id. Read one page of the feed `hints`."""
         params: dict[str, str | int] = {"limit": PAGE_SIZE}
         if self.hints == TIMELINE:
             return latest_by_author(await self._get_modified("app.bsky.feed.getTimeline", params, _feed))
@@ -158,7 +159,7 @@ class BlueskyHintSource(BlueskySource):
 
 
 def _check_unused(cursor: str, used: set[str], what: str) -> None:
-    """Raise SourceUnavailable if `cursor` was already used, because the rest of the list cannot be read."""
+    """Raise SourceUnavailable if `cursor` is in `used`. The rest of the list then cannot be read."""
     if cursor in used:
         raise SourceUnavailable(f"cannot read all of {what}: the server repeats a cursor")
     used.add(cursor)
@@ -223,7 +224,7 @@ async def open_bluesky(
 def _make_source(
     settings: BlueskySettings, feeds: XrpcReader, records: XrpcReader, *, public: XrpcReader | None = None
 ) -> BlueskySource:
-    """Return a source. It implements HintSource only if hints are configured."""
+    """Return a source. The source implements HintSource only if `settings.hints` is set."""
     if settings.hints is None:
         return BlueskySource(feeds, records, public=public)
     source = BlueskyHintSource(feeds, records, public=public)
@@ -240,10 +241,13 @@ def _check(settings: BlueskySettings) -> None:
     hints = settings.hints
     if hints is not None and hints != TIMELINE and not hints.startswith("at://"):
         raise InvalidSettings(
-            "bluesky.hints", f"must be `timeline` or the at:// URI of a list, not {hints!r}"
+            "bluesky.hints", f"must be `timeline` or the at:// URI of a Bluesky list, not {hints!r}"
         )
     if hints == TIMELINE and settings.identifier is None:
-        raise InvalidSettings("bluesky.hints", "`timeline` needs bluesky.identifier; set it, or use a list")
+        raise InvalidSettings(
+            "bluesky.hints",
+            "`timeline` needs a login; set bluesky.identifier, or use the at:// URI of a Bluesky list",
+        )
 
 
 def _is_http_url(url: str) -> bool:
@@ -255,13 +259,13 @@ def _is_http_url(url: str) -> bool:
 
 
 def _is_encrypted(url: str) -> bool:
-    """Return whether requests to a URL are encrypted or stay on this machine."""
+    """Return whether a password can be sent safely to `url`: over https, or to a server on this machine."""
     parsed = httpx2.URL(url)
     return parsed.scheme == "https" or parsed.host in ("127.0.0.1", "::1", "localhost")
 
 
 def _password(settings: BlueskySettings, environ: Mapping[str, str]) -> str | None:
-    """Return the app password, or None without a login. Raise InvalidSettings if the password is missing."""
+    """Return the app password, or None if there is no login. Raise InvalidSettings if no password is set."""
     if settings.identifier is None:
         return None
     if password := environ.get(settings.password_variable):

@@ -97,7 +97,8 @@ class XrpcClient:
     ) -> T:
         """Call an API method that creates or refreshes a session. Such methods have their own rate limits.
 
-        Do not retry after status 401, because repeated logins with a wrong password lock the account.
+        A request that fails with status 401 is not sent again, because repeated logins with a wrong password
+        lock the account.
         """
 
         async def attempt() -> T:
@@ -162,14 +163,14 @@ class XrpcClient:
 
 
 def _etag_of(response: httpx2.Response) -> str:
-    """Return the ETag of a response, or compute one from its content if the server sent none."""
+    """Return the ETag of a response. If the server sent no ETag, compute one from the content."""
     if (etag := response.headers.get("etag")) is not None:
         return etag
     return OWN_ETAG_PREFIX + blake2b(response.content, digest_size=12).hexdigest()
 
 
 def _decode(decoder: msgspec.json.Decoder[T], content: bytes) -> T:
-    """Decode a response. If this fails, replace lone surrogates, which are not valid JSON, and try again."""
+    """Decode a response. If that fails, replace lone surrogates, which are not valid JSON, and try again."""
     try:
         return decoder.decode(content)
     except ValueError:
