@@ -292,7 +292,7 @@ class Feeds:
         """Compare the stored items of one or all accounts with the source. Yield one result per account.
 
         Store missing items. With `history`, also store items that are older than the first poll's look-back.
-        With `remove`, delete items that no longer exist at the source. If one audit fails, start the next one.
+        With `remove`, delete items that no longer exist at the source. If one audit fails, start the next.
         """
         source = await self.source()
         if not isinstance(source, AuditSource):
