@@ -36,7 +36,7 @@ MAX_ATTEMPTS = 20
 """Maximum number of attempts to write a commit whose records other clients keep changing."""
 
 _BATCH_ERRORS = (OutcomeUnknown, StorageBusy, StorageUnavailable)
-"""Errors that make all commits of a transaction fail. After any other error, each commit is tried alone."""
+"""Errors after which all commits that share a transaction fail. After others, each is tried alone."""
 
 _Result: TypeAlias = Committed | Refused | Exception
 _Group: TypeAlias = list[PendingCommit]

@@ -33,7 +33,7 @@ from .stored_layout import (
 )
 
 MAX_RECORDS_PER_READ = 1000
-"""Maximum number of index entries that a listing reads at a time. The number doubles up to this limit."""
+"""Maximum number of index entries per read of a listing. Each read is twice as large as the one before."""
 
 
 class Reader:
