@@ -147,7 +147,7 @@ class DirtyHours:
         return until
 
     async def _read_marks(self, record: Record) -> Mapping[int, Micros]:
-        """Decode the marks of a day. If that fails, treat all its hours as dirty. Replace damaged records."""
+        """Decode the marks of a day. If its record is damaged, all hours are dirty, and it is replaced."""
         try:
             return dict(parse_marks(record).until)
         except (CorruptFeedRecord, NewerFormat) as error:

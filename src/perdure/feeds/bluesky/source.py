@@ -68,7 +68,7 @@ class BlueskySource:
         return found
 
     async def follows(self, actor: str) -> AsyncGenerator[Profile]:
-        """Yield the profiles of the accounts that `actor` follows and that Bluesky currently shows."""
+        """Yield the profiles of the accounts that `actor` follows. Bluesky omits suspended accounts."""
         params: dict[str, str | int] = {"actor": actor.removeprefix("@"), "limit": PAGE_SIZE}
         used: set[str] = set()
         while True:

@@ -100,7 +100,7 @@ def total_key(space: Space, shard: int) -> Key:
 
 
 def part_keys(body_id: str | None, parts: int) -> list[Key]:
-    """Return the keys of a body's parts, or an empty list if `body_id` is None: the body is not split."""
+    """Return the keys of a body's parts. If `body_id` is None, the body is not split: return []."""
     return [] if body_id is None else [Key(f"body#{body_id}", f"{number:02}") for number in range(parts)]
 
 

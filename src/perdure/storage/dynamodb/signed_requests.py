@@ -77,7 +77,7 @@ class SigningContext:
     def __init__(
         self, url: str, same: Mapping[str, str], keys: FrozenCredentials, scope: str, signed: str
     ) -> None:
-        """`same` has the shared headers, `scope` the region and service, `signed` the signed header names."""
+        """`same` has the headers of all requests, `scope` region and service, `signed` the signed headers."""
         self.url = url
         self.keys = keys
         self._same = dict(same)

@@ -103,12 +103,12 @@ class Transaction:
         self._deltas[space, partition][tag] += delta
 
     def uncount_expired(self, address: Address, tag: Tag) -> None:
-        """Subtract from the counters an expired record that this transaction deletes or overwrites."""
+        """Decrement the counters for an expired record that this transaction deletes or overwrites."""
         self.add_count(address.space, address.partition, tag, -1)
         self._expiries.add((address.space, address.partition))
 
     def note_near_expiry(self, record: Record, now: Micros) -> None:
-        """Increase the counter's `expiries` if `record` may have expired by the clock of another client."""
+        """Increase `expiries` of the partition's counter if `record` may have expired for another client."""
         if record.expires_at is not None and record.expires_at <= now + CLOCK_SKEW_MARGIN:
             self._expiries.add((record.space, record.partition))
 
