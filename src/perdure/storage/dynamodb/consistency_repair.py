@@ -188,7 +188,7 @@ async def _repair_counter(
 
 
 async def _check_totals(table: Table, scan: TableScan, *, repair: bool) -> list[str]:
-    """Check that the total of each shard is the sum of its counters. Confirm wrong ones with a second scan."""
+    """Check that the total of each shard is the sum of its counters. Check wrong ones in a second scan."""
     shards = [
         (space, shard) for space in {space for space, _ in scan.records} for shard in range(SHARD_COUNT)
     ]
