@@ -37,10 +37,12 @@ KINDS = ("contract", "rotation", "once")
 IMPORTED = "ignore::pytest.PytestAssertRewriteWarning"
 """Makes pytest ignore the warning that this process has already imported some test modules."""
 LASTING = ["sqlite", *engines.SERVERS]
-ENGINES_BY_ROW = {94: ["memory", "sqlite", "postgres"], 97: LASTING, 107: LASTING, 132: LASTING}
+ENGINES_BY_ROW = {94: ["memory", "sqlite", "postgres"], 97: LASTING, 107: LASTING}
 """The engines for each row that does not apply to all five. Row 94 lists its engines. The other rows omit
 memory, which loses its data when the process ends, and stores no bytes that could be damaged.
 """
+LASTING_ROWS = (132,)
+"""The rows whose tests need a storage that outlives its process. Of them, a run without --all needs SQLite."""
 ERRORS_ROW = 100
 """The row that requires a test for every error. Test runs record the errors that were raised."""
 
@@ -123,7 +125,8 @@ def missing_engines(row: Row, proofs: list[Proof], *, everywhere: bool) -> list[
     if not seen:
         return []
     is_on_all = everywhere or any(proof.kind == "contract" for proof in proofs)
-    wanted = ENGINES_BY_ROW.get(row.number, engines.FIVE if is_on_all else ["memory", "sqlite"])
+    memory = [] if row.number in LASTING_ROWS else ["memory"]
+    wanted = ENGINES_BY_ROW.get(row.number, [*memory, *(LASTING if is_on_all else ["sqlite"])])
     missing = [each for each in wanted if each not in seen and each not in servers.LEFT_OUT]
     return missing if seen & set(engines.SERVERS) else [*missing, "a server"]
 
