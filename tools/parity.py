@@ -42,7 +42,7 @@ ENGINES_BY_ROW = {94: ["memory", "sqlite", "postgres"], 97: LASTING, 107: LASTIN
 memory, which loses its data when the process ends, and stores no bytes that could be damaged.
 """
 LASTING_ROWS = (132,)
-"""The rows whose tests need a storage that outlives its process. Of them, a run without --all needs SQLite."""
+"""The rows whose tests need a storage that outlives its process. Without --all, these need SQLite only."""
 ERRORS_ROW = 100
 """The row that requires a test for every error. Test runs record the errors that were raised."""
 
