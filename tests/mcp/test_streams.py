@@ -18,6 +18,7 @@ from perdure.mcp import streams
 from perdure.runtime import RuntimeConfig
 
 from ..conditions import wait_until
+from ..markers import row
 from .raw_clients import CORE, MODERN, Answer, Client2025, Client2026, Json, serving
 
 pytestmark = pytest.mark.anyio
@@ -270,6 +271,7 @@ async def test_the_progress_of_a_waiting_call_always_increases(version: str) -> 
     assert [each["progress"] for each in sent] == [10, 50, 60]
 
 
+@row(127)
 @pytest.mark.parametrize("on_result", [False, True])
 async def test_a_call_as_a_task_has_progress_with_its_token(on_result: bool) -> None:  # noqa: FBT001
     async with hosting() as site, Client2025(site.url) as core, listening(core) as seen:
