@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -34,3 +36,16 @@ async def wait_for_status(
 ) -> dict[str, Any]:
     """Read a task repeatedly until it has one of the statuses."""
     return await poll_until(read, lambda task: task["status"] in statuses, seconds)
+
+
+async def wait_until_stopped(pid: int) -> None:
+    """Wait until SIGSTOP has stopped every thread: on a busy machine some still run for a while."""
+    await wait_until(lambda: all(state == "T" for state in _thread_states(pid)))
+
+
+def _thread_states(pid: int) -> list[str]:
+    states: list[str] = []
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread has just ended
+            states.append(stat.read_text().rpartition(") ")[2][0])
+    return states

@@ -17,7 +17,7 @@ from perdure.runtime import Runtime
 from perdure.storage import open_storage
 from perdure.tasks import Owner, Snapshot, Status, TaskStore
 
-from ..conditions import wait_until
+from ..conditions import wait_until, wait_until_stopped
 from ..markers import row
 from ..storage.engines import new_url
 from .crash.scenario import others_can_write
@@ -41,7 +41,7 @@ async def url(on_shared_engine: str, tmp_path: Path, anyio_backend: str) -> str:
 async def client(url: str, anyio_backend: str) -> AsyncGenerator[Runtime]:
     """Creates and waits in this process; the work is done by others."""
     async with await open_storage(url) as storage:
-        yield Runtime(TaskStore(storage), app.functions, QUICK)
+        yield Runtime(TaskStore(storage, application="tests"), app.functions, QUICK)
 
 
 async def in_work(client: Runtime, made: Snapshot) -> Snapshot:
@@ -101,11 +101,13 @@ async def test_a_process_that_slept_longer_than_its_lease_cannot_write_any_more(
 
 async def freeze(sleeper: WorkerProcess, client: Runtime) -> None:
     """Not while it holds a lock that others wait for."""
-    sleeper.send(signal.SIGSTOP)
-    while not await others_can_write(client.store.storage):
+    while True:
+        sleeper.send(signal.SIGSTOP)
+        await wait_until_stopped(sleeper.pid)
+        if await others_can_write(client.store.storage):
+            return
         sleeper.send(signal.SIGCONT)
         await asyncio.sleep(0.02)
-        sleeper.send(signal.SIGSTOP)
 
 
 async def taken_by(client: Runtime, made: Snapshot, other: WorkerProcess) -> bool:
@@ -213,7 +215,7 @@ async def test_a_waiter_learns_of_the_end_in_another_process(url: str, client: R
             "tests.runtime.worker_app:nothing",
             "module tests.runtime.worker_app has no attribute .nothing.",
         ),
-        ("tests.runtime.worker_app", "invalid name .*; use the form module:app"),
+        ("tests.runtime.worker_app", "invalid name .*; use the form module:server"),
     ],
 )
 async def test_an_app_that_cannot_be_found_is_one_clear_sentence(name: str, said: str) -> None:
@@ -232,9 +234,13 @@ async def test_a_storage_that_cannot_be_opened_is_one_clear_sentence(tmp_path: P
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("from perdure.runtime import App\napp = App('sqlite:///x.db')\n", "the app has no functions"),
         (
-            "from perdure.runtime import App\napp = App('memory:')\n@app.function\ndef work(): ...\n",
+            "from perdure.runtime import App\napp = App('sqlite:///x.db', application='tests')\n",
+            "the app has no functions",
+        ),
+        (
+            "from perdure.runtime import App\napp = App('memory:', application='tests')\n"
+            "@app.function\ndef work(): ...\n",
             "perdure: a memory: storage is private to one process; use a file or a database server",
         ),
         ("import nowhere_at_all\n", "perdure: cannot import mine:"),

@@ -20,6 +20,7 @@ from perdure.storage.time_types import system_clock, to_seconds
 from perdure.tasks.lifecycle import ACTIVE_STATUSES
 from perdure.tasks.stored_task import TASKS
 
+from ...conditions import wait_until_stopped
 from ...fork_server import DEVNULL, PIPE, ForkedProcess, spawn
 from ...storage.engines import new_url
 from . import journal
@@ -86,7 +87,7 @@ async def run(plan: Plan) -> Evidence:
         sleeper = await troupe.freeze_one(storage)
         await troupe.kill_all_but(sleeper)
         drainer = await troupe.start("drainer")
-        await drained(storage)
+        await drained(storage, troupe.journal)
         before = await everything(storage, TASKS)
         troupe.thaw(sleeper)
         await asyncio.sleep(3 * plan.lease + storage.lag)  # in which it would write what it still wants to
@@ -131,7 +132,7 @@ class ProcessPool:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._chance = Random(f"troupe {plan.seed}")
-        self._journal = Journal(plan.folder, "storm")
+        self.journal = Journal(plan.folder, "storm")
         self._processes: dict[str, ForkedProcess] = {}
         self._asleep: set[str] = set()
         self._dismissed: set[str] = set()
@@ -183,7 +184,7 @@ class ProcessPool:
         del self._processes[name]
         self._asleep.discard(name)
         if code != -signal.SIGKILL and (code != 0 or name not in self._dismissed):
-            self._journal.add(Complained(text=f"{name} ended by itself with {code}"))
+            self.journal.add(Complained(text=f"{name} ended by itself with {code}"))
         if not self._is_over:
             await self.start(role)
 
@@ -211,6 +212,7 @@ class ProcessPool:
             await asyncio.sleep(0.02)
             for name in [each for each in self.awake if each.startswith("worker") and self._is_at_work(each)]:
                 self._freeze(name)
+                await wait_until_stopped(self._processes[name].pid)
                 if await others_can_write(storage):
                     return name
                 self.thaw(name)
@@ -232,7 +234,7 @@ class ProcessPool:
         stdin = self._processes[name].stdin
         if stdin is not None and name not in self._dismissed:
             self._dismissed.add(name)
-            self._journal.add(Struck(victim=name, how="dismissed"))
+            self.journal.add(Struck(victim=name, how="dismissed"))
             stdin.close()
 
     async def dismiss(self, name: str) -> None:
@@ -243,7 +245,7 @@ class ProcessPool:
             async with asyncio.timeout(DISMISSED_WITHIN):
                 await process.wait()
         except TimeoutError:
-            self._journal.add(Complained(text=f"{name} was told to stop, and did not"))
+            self.journal.add(Complained(text=f"{name} was told to stop, and did not"))
 
     def _freeze(self, name: str) -> None:
         self._asleep.add(name)
@@ -257,7 +259,7 @@ class ProcessPool:
     def _strike(self, name: str, how: Blow, blow: signal.Signals) -> None:
         process = self._processes.get(name)
         if process is not None and process.returncode is None:
-            self._journal.add(Struck(victim=name, how=how))
+            self.journal.add(Struck(victim=name, how=how))
             process.send_signal(blow)
 
 
@@ -275,15 +277,20 @@ async def others_can_write(storage: Storage) -> bool:
     return True
 
 
-async def drained(storage: Storage) -> None:
-    """Wait until every task has ended. Those that do not are found by the checks."""
+async def drained(storage: Storage, record: Journal) -> None:
+    """Wait until every task has ended."""
     deadline = asyncio.get_running_loop().time() + DRAINED_WITHIN
-    while asyncio.get_running_loop().time() < deadline:
-        counts = await storage.counts(TASKS, now=system_clock())
-        if not any(counts.get(status) for status in ACTIVE_STATUSES):
+    while active := await count_active(storage):
+        if asyncio.get_running_loop().time() > deadline:
+            record.add(Complained(text=f"{active} tasks did not end within {DRAINED_WITHIN:g} s"))
             break
         await asyncio.sleep(0.1)
     await asyncio.sleep(storage.lag)
+
+
+async def count_active(storage: Storage) -> int:
+    counts = await storage.counts(TASKS, now=system_clock())
+    return sum(counts.get(status, 0) for status in ACTIVE_STATUSES)
 
 
 async def collect_evidence(storage: Storage, folder: Path, before: dict[str, Record]) -> Evidence:

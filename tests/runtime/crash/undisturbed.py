@@ -35,6 +35,6 @@ async def calm(url: str, folder: Path) -> Evidence:
         for name in [*WORK, WORK[0]]:
             await client.submit(ME, name, 2, f"key of {name}")
         answering = asyncio.create_task(client.answer())
-        await drained(storage)
+        await drained(storage, journal)
         answering.cancel()
         return await collect_evidence(storage, folder, by_key(await everything(storage, TASKS)))
