@@ -9,12 +9,15 @@ import pytest
 
 from perdure.storage import Engine, is_shared_storage, open_storage, register_engine, storage_exists
 from perdure.storage.errors import CannotOpen, MissingExtra, UnknownScheme
+from perdure.storage.registry import redact_url
 
 from ..engines import FIVE
 from .engines import new_url
 from .reference_engine import ReferenceEngine
 
 pytestmark = pytest.mark.anyio
+
+SECRET = "hunter2"  # noqa: S105 - the point is that it is not shown
 
 
 async def open_reference(url: str) -> Engine:
@@ -31,6 +34,25 @@ async def test_an_unknown_scheme_lists_the_known_ones(url: str) -> None:
     with pytest.raises(UnknownScheme, match=r"use one of .*memory, .*sqlite") as caught:
         await open_storage(url)
     assert caught.value.location == url
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("sqlite:///some/tasks.db?synchronous=full", "sqlite:///some/tasks.db"),
+        (f"postgresql://user:{SECRET}@host:5432/db", "postgresql://host:5432/db"),
+        (f"postgresql://one:1,two:2/db?password={SECRET}", "postgresql://one:1,two:2/db"),
+        (f"redis+cluster://:{SECRET}@one:1,two:2", "redis+cluster://one:1,two:2"),
+        # in which it is not plain where the password ends
+        (f"postgresql://user:pass/{SECRET}@host/db", "postgresql:..."),
+        (f"postgresql://user:{SECRET}?pass@host/db", "postgresql:..."),
+        (f"postgresql://user:pass@{SECRET}@host/db", "postgresql:..."),
+        (f"redis://host/0?password=pass@{SECRET}", "redis:..."),
+        (f"redis:{SECRET}@host", "redis:..."),
+    ],
+)
+def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
+    assert redact_url(url) == shown
 
 
 @pytest.mark.parametrize("url", ["memory:name", "memory://", "memory:?x=1"])

@@ -1,4 +1,4 @@
-"""Encode and decode record bodies, which are JSON objects that contain a format number.
+"""Encodes and decodes record bodies, which are JSON objects that contain a format number.
 
 A body may have been written by a different release of perdure. Each type of body is a msgspec struct whose
 tag is the format number, so the number is always written and always checked. If the number is higher than
@@ -63,7 +63,8 @@ class BodyFormat(Generic[T]):
         if number > self.number:
             return _newer_number(key, number, self.number)
         if number < self.number:
-            return StorageCorrupt(f"its format number is {number}, which no release of perdure has used")
+            reason = f"its format is {number}, which only development versions of perdure wrote"
+            return StorageCorrupt(f"{reason}; this version reads format {self.number}")
         for path, value in _unknown_values(msgspec.json.decode(body), self._type, ""):
             return NewerFormat(key, f"this version of perdure does not know the value {value!r} of {path}")
         return StorageCorrupt(reason)

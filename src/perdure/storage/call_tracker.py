@@ -1,4 +1,4 @@
-"""Count the calls in flight, so that an engine's `close` can wait for them to finish."""
+"""Counts the calls that have not returned yet, so that an engine's `close` can wait for them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .errors import StorageClosed
 
 
 class CallTracker:
-    """Counts the calls in flight. Run each call inside `with tracker:`. Use it in one event loop only."""
+    """Counts the running calls. Run each call inside `with tracker:`. Use it in one event loop only."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -28,6 +28,6 @@ class CallTracker:
             self._is_idle.set()
 
     async def drain(self) -> None:
-        """Refuse new calls, and wait until the calls in flight have finished."""
+        """Refuse new calls, and wait until all running calls have returned."""
         self._closed = True
         await self._is_idle.wait()

@@ -45,7 +45,8 @@ The verbs are the methods `get`, `commit`, `page`, `due`, `counts`, `purge` and 
 17. Bodies are returned exactly as they were written. A name can contain any character except NUL. Names are
     ordered by code point, and no name gives access to records that were stored under a different name.
 18. A watch wakes when a record that it covers changes, even if no caller was waiting at that moment. It is
-    only a hint: it may wake without a change, may miss a change, and need not wake when a guard purges.
+    only a hint: it may wake without a change, may miss a change, and need not wake when a guard purges. With
+    `only_lanes` it wakes for the records that are put into a lane, and need not wake for other changes.
 19. Time is an argument: however much real time passes, records change only through a verb. The only exception
     is that an engine may delete expired records by itself, at least 7 days after `expires_at`.
 20. A commit that has returned is still stored after the engine was closed or the client process was killed.

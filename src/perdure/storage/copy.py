@@ -1,4 +1,4 @@
-"""Copy all records from one storage to another, then compare the copy with the source.
+"""Copies all records from one storage to another, then compares the copy with the source.
 
 A state record in the target stores the progress, so that an interrupted copy can be resumed. A target that
 contains records but no state record is refused, unless `merge` is set. All reads use `now=0`. No record
@@ -36,7 +36,7 @@ _STATE_ADDRESS = Address(COPIES, "perdure", "under-way")
 _EPOCH: Micros = 0
 PAGE_SIZE = 100
 MAX_CONCURRENT_COMMITS = 16
-"""Maximum number of commits in flight. Commits run concurrently because many of them are small."""
+"""Maximum number of concurrent commits. Commits run concurrently because many of them are small."""
 
 
 class CopyProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,7 +171,7 @@ def _split_into_commits(page: Sequence[Record]) -> Iterator[list[Record]]:
 async def _load_state(
     target: Storage, spaces: Sequence[Space], name: str, *, merge: bool
 ) -> tuple[_CopyState, Record]:
-    """Load the state of an unfinished copy, or start a new copy. Return the state and the record of it."""
+    """Load the state of an unfinished copy, or start a new copy. Return the state and the state record."""
     record = await target.get(_STATE_ADDRESS, now=_EPOCH)
     if record is not None:
         state = _decode_state(record)

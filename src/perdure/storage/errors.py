@@ -13,7 +13,8 @@
         ├── StorageReadOnly      the storage is read-only, or the user lacks write permission
         ├── StorageFull          there is no space left
         ├── StorageCorrupt       stored data is damaged and cannot be read
-        ├── NewerFormat          a newer version of perdure wrote this record (retryable)
+        ├── NotReadableHere      this process cannot read a record that is intact (retryable)
+        │   └── NewerFormat      a newer version of perdure wrote the record
         ├── StorageBusy          the call timed out, usually because of concurrent writes (retryable)
         ├── StorageUnavailable   the server is unreachable or overloaded (retryable)
         ├── StorageFailed        any other failure of the engine; see the cause
@@ -95,17 +96,25 @@ class StorageCorrupt(StorageError):
     """Raised when stored data is damaged and cannot be read."""
 
 
-class NewerFormat(StorageError):
-    """Raised when a record was written by a newer version of perdure. The record is left unchanged."""
+class NotReadableHere(StorageError):
+    """Raised when a record is intact, but this process cannot read it. The record is left unchanged."""
 
     retryable = True
 
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(message)
+        self.key = key
+
+
+class NewerFormat(NotReadableHere):
+    """Raised when a record was written by a newer version of perdure. The record is left unchanged."""
+
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(
+            key,
             f"{key} was written by a newer version of perdure and is left unchanged: {reason}; "
-            "upgrade perdure in this process"
+            "upgrade perdure in this process",
         )
-        self.key = key
         self.reason = reason
 
 
@@ -144,7 +153,7 @@ class TargetNotEmpty(StorageError):
 
 
 class CopyMismatch(StorageError):
-    """Raised when a copy differs from its source, for example because a process wrote to either."""
+    """Raised when a copy differs from its source, for example because a process wrote to one of them."""
 
     def __init__(
         self, space: str, partition: str, key: str, reason: str = "the copy differs from the source"

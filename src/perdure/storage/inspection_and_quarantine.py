@@ -1,7 +1,7 @@
-"""Find damaged records and quarantine them: keep them for inspection, but remove them from all queues.
+"""Finds damaged records and quarantines them: keeps them for inspection, but removes them from all queues.
 
 A quarantined record has the tag CORRUPT_TAG, no timer and no expiry time. A record that was written by a
-newer version of perdure is not damaged: it is counted, but never changed.
+newer version of perdure, or whose key is missing, is not damaged: it is counted, but never changed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from .errors import NewerFormat, PerdureError
+from .errors import NotReadableHere, PerdureError
 from .records_and_changes import Committed, Micros, Position, Record, Space
 from .storage import Storage
 
@@ -38,8 +38,8 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     examined: int
     damaged: tuple[Damage, ...]
     """The damaged records, except records that were already quarantined before this inspection."""
-    newer: int
-    """Number of records that were written by a newer version of perdure."""
+    not_readable: int
+    """Number of records that are not damaged, but that this process cannot read."""
     quarantined: int
     """Number of records that were already quarantined before this inspection."""
 
@@ -55,10 +55,10 @@ async def inspect(
 ) -> Inspection:
     """Decode every record of a space. With `repair`, quarantine the damaged records.
 
-    `read` decodes a record. It must raise NewerFormat if a newer version of perdure wrote the record, and any
-    other PerdureError if the record is damaged.
+    `read` decodes a record. It must raise NotReadableHere if only another process can read the record, and
+    any other PerdureError if the record is damaged.
     """
-    examined = newer = quarantined = 0
+    examined = not_readable = quarantined = 0
     damaged: list[Damage] = []
     after: Position | None = None
     while records := await storage.page(space, after=after, limit=BATCH_SIZE, now=now):
@@ -70,9 +70,11 @@ async def inspect(
                 continue
             try:
                 read(record)
-            except NewerFormat:
-                newer += 1
+            except NotReadableHere:
+                not_readable += 1
             except PerdureError as error:
                 moved = repair and await quarantine(storage, record, now=now)
                 damaged.append(Damage(space=space, key=record.key, reason=str(error), is_quarantined=moved))
-    return Inspection(examined=examined, damaged=tuple(damaged), newer=newer, quarantined=quarantined)
+    return Inspection(
+        examined=examined, damaged=tuple(damaged), not_readable=not_readable, quarantined=quarantined
+    )

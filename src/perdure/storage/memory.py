@@ -73,7 +73,7 @@ class MemoryEngine(Engine):
                 return Refused(results, guard_count=guard_count)
         for change, result in zip(changes, accepted, strict=True):
             self._apply(change, result)
-        self._watches.wake(change.address for change in changes)
+        self._watches.wake_for(changes)
         return Committed(accepted)
 
     async def page(self, request: PageRequest, *, now: Micros) -> list[Record]:

@@ -1,6 +1,6 @@
-"""Handle the results of reads: limit the size of pages, and detect damaged records.
+"""Limits the size of pages, and handles damaged records in the results of reads.
 
-For a damaged record, `get` raises an error, while `page` skips the record and logs a warning.
+For a damaged record, `get` raises an error. `page` and `due` skip the record and log a warning.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Page:
 
 
 def page_of(found: Iterable[Record | Damaged | None], limit: int) -> list[Record]:
-    """Return records from `found` until a page is full. Skip damaged records."""
+    """Return the first records of `found`, up to a full page. Skip damaged records."""
     page = Page(limit)
     for each in found:
         page.add(each)

@@ -224,7 +224,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def start(self) -> Position:
-        """The position after which the page starts: `after`, or the start of the listing if it is None."""
+        """The position after which the page starts: `after`, or a position before the whole listing."""
         return self.after or (LAST_POSITION if self.descending else FIRST_POSITION)
 
 
@@ -250,7 +250,7 @@ class RecordState(NamedTuple):
 
 
 def decide(change: Change, stored: RecordState | None) -> ChangeResult:
-    """Return the result of a change. `stored` is the state of the live record at its address, or None.
+    """Return the result of `change`. `stored` is the state of the live record at its address, if any.
 
     A replace or delete is accepted only if the stored record is still the one that the caller read. Comparing
     versions is not enough: a record that was deleted and inserted again can have the same version.
@@ -314,7 +314,7 @@ def tag_deltas(change: Change, result: Accepted | Kept) -> Iterator[tuple[Space,
 def guard_delta(
     guard: Guard, changes: Sequence[Change], results: Sequence[Accepted | Kept], now: Micros
 ) -> int:
-    """Return the number by which the accepted changes increase the count of live records for `guard`."""
+    """Return the number by which the accepted changes increase the count that `guard` limits."""
     total = 0
     for change, result in zip(changes, results, strict=True):
         if isinstance(result, Accepted):

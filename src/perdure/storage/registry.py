@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from importlib import import_module
 from typing import cast
@@ -13,6 +14,7 @@ from .errors import MissingExtra, UnknownScheme
 from .storage import Storage
 
 _REDIS_SCHEMES = ("redis", "rediss", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
+_SECRET_URL = re.compile(r"(?P<scheme>[^:/?@]+:)//(?:[^/?@]*@)?(?P<place>[^?@]*)(?:\?[^@]*)?")
 
 
 class _EngineEntry(msgspec.Struct, frozen=True):
@@ -93,7 +95,7 @@ def _entry_for(url: str) -> _EngineEntry:
     entry = _engines.get(scheme) if colon else None
     if entry is None:
         schemes = ", ".join(sorted(_engines))
-        raise UnknownScheme(_redacted(url), "unknown URL scheme", f"use one of these schemes: {schemes}")
+        raise UnknownScheme(redact_url(url), "unknown URL scheme", f"use one of these schemes: {schemes}")
     return entry
 
 
@@ -102,9 +104,15 @@ def _load(url: str, entry: _EngineEntry, function: str) -> object:
         return getattr(import_module(entry.module), function)
     except ModuleNotFoundError as error:
         reason = f"the module {error.name} is not installed"
-        raise MissingExtra(_redacted(url), reason, f"run: pip install '{entry.package}'") from error
+        raise MissingExtra(redact_url(url), reason, f"run: pip install '{entry.package}'") from error
 
 
-def _redacted(url: str) -> str:
-    """Return `url` for messages. If it contains `@` or `?`, return only the scheme, to hide passwords."""
-    return f"{url.partition(':')[0]}:..." if "@" in url or "?" in url else url
+def redact_url(url: str) -> str:
+    """Return `url` for messages, without user, password and query parameters.
+
+    If it is not clear where a password would end, return only the scheme.
+    """
+    if "@" not in url and "?" not in url:
+        return url
+    found = _SECRET_URL.fullmatch(url)
+    return f"{url.partition(':')[0]}:..." if found is None else f"{found['scheme']}//{found['place']}"

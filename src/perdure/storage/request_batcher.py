@@ -1,4 +1,4 @@
-"""Combine concurrent requests into batches, so that the requests in a batch share one round trip.
+"""Combines concurrent requests into batches, so that the requests in a batch share one round trip.
 
 No request is delayed to fill a batch: a batch starts in the next iteration of the event loop. Under load,
 requests queue up behind the batches in flight, so batches grow. Each caller gets its own response or error.
@@ -23,9 +23,10 @@ class Batcher(Generic[Request, Response]):
     """Collects requests and passes them to `run_batch` in batches. Use it in one event loop only.
 
     `run_batch` returns a response, or an exception to raise, for each request, in order. If `run_batch`
-    itself raises, every request in the batch fails with that error. At most `max_concurrent` batches are in
-    flight. A batch contains at most `max_items` requests, whose `weight` adds up to at most `max_weight`. A
-    request that is heavier than `max_weight` is sent in a batch of its own.
+    itself raises, every request in the batch fails with that error. At most `max_concurrent` batches run at
+    the same time. A batch contains at most `max_items` requests. `weight` returns the weight of a request,
+    and the weights in a batch add up to at most `max_weight`. A request that is heavier than this is sent in
+    a batch of its own.
     """
 
     def __init__(

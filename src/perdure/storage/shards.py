@@ -1,7 +1,7 @@
-"""Divide partitions into a fixed number of shards, for engines that distribute records over several nodes.
+"""Divides partitions into a fixed number of shards, for engines that distribute records over several nodes.
 
-An index across all partitions has one part per shard. Each has its own hash tag (Redis) or key (DynamoDB).
-A query across all partitions reads every shard and merges the sorted results.
+An index across all partitions consists of one part for each shard. Each part has its own hash tag (Redis) or
+partition key (DynamoDB). A query across all partitions reads every part and merges the sorted results.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Storage:
 
     @property
     def write_error(self) -> StorageError | None:
-        """The error of the most recent failed write. None if a later write succeeded, or none failed."""
+        """The error of the most recent failed write. None if a later write succeeded or none failed."""
         return self._write_error
 
     @property
@@ -158,15 +158,28 @@ class Storage:
             self._write_error = None
         return purged
 
-    def watch(self, space: Space, partition: str | None = None, key: str | None = None) -> Watch:
-        """Return a watch that wakes when a record, a partition of a space, or a whole space changes."""
+    def watch(
+        self,
+        space: Space,
+        partition: str | None = None,
+        key: str | None = None,
+        *,
+        only_lanes: bool = False,
+    ) -> Watch:
+        """Return a watch that wakes when a record, a partition of a space, or a whole space changes.
+
+        With `only_lanes`, it ignores commits through this storage that put no record into a lane, if the
+        engine can distinguish them.
+        """
         self._check_open()
         check_space(space, partition)
         if key is not None:
             if partition is None:
                 raise InvalidArgument("key", "a watch on a key requires a partition; pass `partition` too")
             check_text("key", key, MAX_KEY_BYTES)
-        return self._engine.watch(space, partition, key)
+        watch = self._engine.watch(space, partition, key)
+        watch.only_lanes = only_lanes
+        return watch
 
     async def maintain(self, *, repair: bool = False) -> MaintenanceReport:
         """Release unused space and check for damage. With `repair`, also correct wrong counters."""

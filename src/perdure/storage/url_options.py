@@ -1,4 +1,4 @@
-"""Parse the options of an engine from the query string of its URL."""
+"""Parses the options of an engine from the query string of a storage URL."""
 
 from __future__ import annotations
 

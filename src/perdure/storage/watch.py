@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Self, TypeAlias
 
 from .errors import StorageClosed
-from .records_and_changes import Address, Space
+from .records_and_changes import Address, Change, Delete, Insert, InsertIfAbsent, Replace, Space
 
 _WatchScope: TypeAlias = tuple[Space, str | None, str | None]
 
@@ -18,6 +18,8 @@ class Watch:
 
     def __init__(self, registry: WatchRegistry, scope: _WatchScope) -> None:
         self.scope = scope
+        self.only_lanes = False
+        """Whether to ignore commits by this engine that put no record into a lane."""
         self._closed = False
         self._registry = registry
         self._event = asyncio.Event()
@@ -94,6 +96,18 @@ class WatchRegistry:
                 for watch in self._watches.get(scope, ()):
                     watch.wake()
 
+    def wake_for(self, changes: Iterable[Change]) -> None:
+        """Wake the watches that cover changes which this engine has committed."""
+        if not self._watches:
+            return
+        for change in changes:
+            space, partition, key = change.address
+            in_lane = _lane_after(change) is not None
+            for scope in ((space, None, None), (space, partition, None), (space, partition, key)):
+                for watch in self._watches.get(scope, ()):
+                    if in_lane or not watch.only_lanes:
+                        watch.wake()
+
     def wake_all(self) -> None:
         for watches in self._watches.values():
             for watch in watches:
@@ -103,3 +117,12 @@ class WatchRegistry:
         """Make every call of `changed` raise StorageClosed, including calls that are waiting."""
         self.is_closed = True
         self.wake_all()
+
+
+def _lane_after(change: Change) -> str | None:
+    """Return the lane in which a change leaves its record."""
+    match change:
+        case Insert(record=record) | InsertIfAbsent(record=record) | Replace(after=record):
+            return record.lane
+        case Delete():
+            return None

@@ -1,9 +1,9 @@
 """Maintenance: scans the table, checks and repairs the counters, and deletes orphaned body parts.
 
-Other clients may write during the scan, so each finding is checked again. The records of a partition are
-counted between two reads of the partition's counter. A wrong total is reported only if the total stays the
-same during a second scan. Body parts are deleted in a transaction that checks that their record does not
-refer to them.
+Other clients may write during the scan, so everything that seems wrong is checked again. To check a counter,
+the records are counted between two reads of the counter, which must not change in between. A total is
+reported only if it does not change during a second scan, and is still wrong afterwards. Body parts are
+deleted in a transaction which checks that their record does not refer to them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from .table_client import MAX_BATCH_GET, RECORD_PROJECTION, ConditionFailed, Par
 from .transaction import Transaction
 
 SpaceShard: TypeAlias = tuple[Space, int]
-"""A space and a shard number. Each such pair has a total: the sum of the shard's counters."""
+"""A space and a shard number. Each such pair has a total: the sum of the space's counters in the shard."""
 
 MAX_TAGS_PER_UPDATE = 100
 """Maximum number of tags in one update. DynamoDB limits an update expression to 4 KB."""
@@ -71,11 +71,11 @@ class TableScan:
         self._parts: defaultdict[str, list[Item]] = defaultdict(list)
 
     def suspect_counters(self) -> list[SpacePartition]:
-        """Return the partitions whose counter does not match the records that the scan found."""
+        """Return the spaces and partitions whose counter does not match the records that the scan found."""
         return [each for each, counted in self.records.items() if self.counters[each].counts != counted]
 
     def empty_counters(self) -> dict[SpacePartition, int]:
-        """Map each partition that has an empty counter to the revision of that counter."""
+        """Return the spaces and partitions whose counter is empty, with the revision of each counter."""
         return {
             each: stored.revision
             for each, stored in self.counters.items()
@@ -83,7 +83,7 @@ class TableScan:
         }
 
     def expected_totals(self) -> dict[SpaceShard, Counter[Tag]]:
-        """Return the correct total for each space and shard: the sum of the shard's counters."""
+        """Return the correct total for each space and shard: the sum of the counters that the scan found."""
         totals: defaultdict[SpaceShard, Counter[Tag]] = defaultdict(Counter)
         for (space, partition), stored in self.counters.items():
             totals[space, shard_of(partition)].update(stored.counts)
@@ -96,7 +96,7 @@ class TableScan:
         return self._undecodable + incomplete
 
     def orphaned_bodies(self) -> list[list[Item]]:
-        """For each body that no record refers to, return the body's parts. Omit bodies of damaged records."""
+        """Return the parts of each body that no record refers to. Omit the bodies of damaged records."""
         orphaned = [parts for body_id, parts in self._parts.items() if body_id not in self._bodies]
         damaged = set(self._undecodable)
         return [parts for parts in orphaned if owner_of(parts[0]) not in damaged]
@@ -145,9 +145,9 @@ async def maintain(table: Table, reader: Reader, *, repair: bool) -> Maintenance
 
 
 async def _check_partition(table: Table, partition: SpacePartition, *, repair: bool) -> list[str]:
-    """Count a partition's records again, between two reads of the partition's counter. Return the findings.
+    """Count the records of a partition between two reads of its counter. Return the problems found.
 
-    If the counter changes during every attempt, return an empty list.
+    If `repair` is true, also correct the counter. If the counter changes during every attempt, return [].
     """
     for _ in range(MAX_READ_ATTEMPTS):
         before = await read_counter(table.get, *partition)
@@ -176,7 +176,10 @@ async def _count_records(table: Table, partition: SpacePartition) -> Counter[Tag
 async def _repair_counter(
     table: Table, partition: SpacePartition, before: StoredCounter, wrong: Mapping[Tag, int]
 ) -> bool:
-    """Add `wrong` to the partition's counter and total. Return False if the counter differs from `before`."""
+    """Add the numbers in `wrong` to a counter and to its shard's total.
+
+    Return False if the counter has changed since it was read as `before`.
+    """
     for n, deltas in enumerate(batched(list(wrong.items()), MAX_TAGS_PER_UPDATE)):
         transaction = Transaction(table)
         for tag, delta in deltas:
@@ -188,7 +191,10 @@ async def _repair_counter(
 
 
 async def _check_totals(table: Table, scan: TableScan, *, repair: bool) -> list[str]:
-    """Check that the total of each shard is the sum of its counters. Check wrong ones in a second scan."""
+    """Check that each total is the sum of its shard's counters. Return the problems found.
+
+    If a total seems to be wrong, scan the table again, and ignore the total if it has changed meanwhile.
+    """
     shards = [
         (space, shard) for space in {space for space, _ in scan.records} for shard in range(SHARD_COUNT)
     ]
@@ -222,7 +228,7 @@ def _wrong_totals(
 async def _repair_total(
     table: Table, shard: SpaceShard, before: StoredCounter, wrong: Mapping[Tag, int]
 ) -> None:
-    """Correct a total. If another client has changed the total, leave it to the next maintenance run."""
+    """Correct a total. If another client has changed it, leave it to the next maintenance run."""
     with suppress(ConditionFailed):
         for n, deltas in enumerate(batched(list(wrong.items()), MAX_TAGS_PER_UPDATE)):
             condition = revision_condition(before.revision + n)
@@ -237,7 +243,7 @@ async def _delete_empty_counter(table: Table, partition: SpacePartition, revisio
 
 
 async def _delete_orphaned_body(table: Table, parts: Sequence[Item]) -> int:
-    """Delete the parts of a body, unless the body's record refers to them. Return the bytes deleted."""
+    """Delete the parts of a body, unless the record refers to them. Return the number of bytes deleted."""
     body_id = parts[0]["pk"]["S"].partition("#")[2]
     check = {
         "Key": owner_of(parts[0]).item,

@@ -1,9 +1,10 @@
-"""Guards: limits on the number of records in a partition, enforced by a condition on the counter.
+"""Enforces guards. A guard limits how many live records with certain tags a partition may contain.
 
-A condition in DynamoDB cannot add numbers, so the limit of a guard with several tags is split into one limit
-for each tag, according to the last known counts. The tag limits never add up to more than the guard's limit.
-A tag limit may be too low for a commit that the guard should admit. The failed condition then returns the
-stored counts, and the next attempt splits the guard's limit according to the returned counts.
+The limit is checked by a condition on the counter item of the partition, which has a count for each tag. A
+condition in DynamoDB cannot add numbers. Therefore the limit of a guard with several tags is split into one
+limit for each tag, according to the last known counts. The tag limits never add up to more than the guard's
+limit. A tag limit may be too low for a commit that the guard should admit. The condition then fails, DynamoDB
+returns the stored counts, and the next attempt splits the guard's limit according to these counts.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from .table_client import Table
 from .transaction import PendingCommit, Transaction
 
 MAX_CACHED_COUNTERS = 10_000
-"""Maximum number of counters whose last known counts are cached."""
+"""Maximum number of counters whose last known counts are cached. A full cache is cleared."""
 
 
 class Guards:
-    """Enforces guards by conditions in transactions. Caches the last known counts of guarded partitions."""
+    """Enforces guards by adding conditions to transactions. Caches the last known counts of each counter."""
 
     def __init__(self, table: Table, on_commit: Callable[[Iterable[Address]], None]) -> None:
         self._table = table
@@ -31,7 +32,10 @@ class Guards:
         self._cache: dict[SpacePartition, Mapping[Tag, int]] = {}
 
     def add_conditions(self, transaction: Transaction, batch: Sequence[PendingCommit]) -> None:
-        """Add conditions that enforce the guards of `batch`. Each counter must have only one guard."""
+        """Add conditions to `transaction` that enforce the guards of the commits in `batch`.
+
+        If several guards apply to the same counter, they must be equal.
+        """
         guarded: defaultdict[SpacePartition, list[PendingCommit]] = defaultdict(list)
         for pending in batch:
             pending.refusing_counter = None
@@ -64,7 +68,7 @@ class Guards:
         transaction.require_counter(*scope, limit_condition(limits), on_failure)
 
     def update_cache(self, pending: PendingCommit) -> None:
-        """Update the cached counts after a commit has been written."""
+        """Update the cached counts after `pending` has been written."""
         scope = guarded_partition(pending)
         if scope is None:
             return
@@ -76,9 +80,9 @@ class Guards:
         self._cache_counts(scope, counts)
 
     async def purge_or_refuse(self, pending: PendingCommit) -> Refused | None:
-        """Purge expired records to make room for a commit. Return None if the commit can be tried again.
+        """Return Refused if a commit exceeds the limit of its guard, or None if it can be tried again.
 
-        Return Refused if the commit exceeds the guard's limit and no expired records can be purged.
+        If expired records are included in the count, purge them to make room, and return None.
         """
         guard, scope = pending.guard, guarded_partition(pending)
         if guard is None or scope is None or pending.refusing_counter is None or fits_limit([pending]):
@@ -111,7 +115,7 @@ def guarded_partition(pending: PendingCommit) -> SpacePartition | None:
 
 
 def fits_limit(pendings: Sequence[PendingCommit]) -> bool:
-    """Return whether the commits in `pendings` together stay within the limit of the guard they share."""
+    """Return whether all commits in `pendings` together stay within the limit of the guard they share."""
     guard, stored = pendings[0].guard, pendings[0].refusing_counter
     if guard is None or stored is None:
         return True
@@ -122,7 +126,8 @@ def fits_limit(pendings: Sequence[PendingCommit]) -> bool:
 def split_limit(room: int, counts: Mapping[Tag, int], tags: Iterable[Tag]) -> dict[Tag, int]:
     """Split `room` into a limit for each tag: the tag's count in `counts` plus an equal share of the rest.
 
-    If the counts add up to more than `room`, they are out of date and are ignored.
+    If the counts add up to more than `room`, they are out of date and are ignored. If `room` is negative,
+    each limit is -1, so that the condition always fails.
     """
     names = sorted(tags)
     if room < 0:

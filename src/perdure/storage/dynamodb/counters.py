@@ -1,11 +1,12 @@
 """Counters: the number of records with each tag, updated in the same transactions as the records.
 
-A counter is an item with an attribute for each tag. Expired records are counted until they are purged. The
-number of live records is the count minus the number of expired records that an index returns. `expiries`
-increases whenever an expired record is deleted. If `expiries` is the same before and after the index is
-queried, no record was subtracted twice or missed. `revision` increases with every change, so that
-a repair can detect concurrent changes. If a counter is deleted and created again, `revision` restarts.
-Therefore a counter is deleted only if `records`, the sum of its counts, is 0.
+Each pair of a space and a partition has a counter: an item with a count for each tag. Expired records are
+counted until they are purged. The number of live records is the count minus the number of expired records
+that an index returns. The attribute `expiries` increases whenever an expired record is deleted or
+overwritten. If `expiries` is the same before and after the index is queried, no record was subtracted twice
+or missed. The attribute `revision` increases whenever the counter is updated, so that a repair can detect
+concurrent updates. If a counter is deleted and created again, its revision starts again at 1. Therefore a
+counter is deleted only if it is empty: its attribute `records`, the sum of the counts, is 0.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def subtract_expired(counts: Mapping[Tag, int], expired: Iterable[Tag]) -> dict[
     """Return the number of live records with each tag: the count minus the number of expired records.
 
     `expired` contains the tag of each expired record. Tags without live records are omitted. If an index is
-    out of date, the number of expired records can exceed the count.
+    out of date, the number of expired records can exceed the count. The tag is then omitted too.
     """
     subtracted = Counter(expired)
     return {tag: count - subtracted[tag] for tag, count in counts.items() if count > subtracted[tag]}
@@ -64,7 +65,7 @@ async def read_with_expired(
 ) -> tuple[StoredCounter, list[ExpiredRecord]]:
     """Return the counter of a partition, and the expired records that the counter still includes.
 
-    A caller that has just read the counter should pass it as `before`.
+    A caller that has just read the counter can pass it as `before`, which saves a request.
     """
     before = before or await read_counter(table.get, space, partition)
     for attempts in range(MAX_READ_ATTEMPTS):
@@ -84,7 +85,10 @@ async def read_counter(read: ReadItems, space: Space, partition: str) -> StoredC
 
 
 async def read_counters(read: ReadItems, keys: Mapping[K, Key]) -> dict[K, StoredCounter]:
-    """Return the counter for each entry of `keys`. If a counter does not exist, return an empty counter."""
+    """Read several counters. `keys` maps names to keys, and the result maps the same names to counters.
+
+    A counter that does not exist is returned as an empty counter.
+    """
     found = await read(list(keys.values()))
     return {name: decode_counter(found.get(key)) for name, key in keys.items()}
 
@@ -108,7 +112,7 @@ async def find_expired(table: Table, space: Space, partition: str, until: Micros
 
 
 def counter_update(deltas: Mapping[Tag, int], *, expiry: bool = False) -> dict[str, Any]:
-    """Return an update that adds `deltas` to a counter, and increases `expiries` if `expiry` is true."""
+    """Return an update that adds `deltas` to the counts and, if `expiry` is true, increases `expiries`."""
     names = {"#revision": "revision", "#records": "records"}
     values = {":one": {"N": "1"}, ":records": {"N": str(sum(deltas.values()))}}
     parts = ["#revision :one", "#records :records"]
@@ -139,7 +143,10 @@ def limit_condition(limits: Mapping[Tag, int]) -> dict[str, Any]:
 
 
 def revision_condition(revision: int) -> dict[str, Any]:
-    """Return a condition that requires a counter to have `revision`, or to be absent if `revision` is 0."""
+    """Return a condition that requires a counter to have the given revision.
+
+    Revision 0 means that the counter must not exist.
+    """
     if not revision:
         return {"ConditionExpression": "attribute_not_exists(pk)"}
     return {
@@ -150,7 +157,7 @@ def revision_condition(revision: int) -> dict[str, Any]:
 
 
 def empty_condition(revision: int) -> dict[str, Any]:
-    """Return a condition that requires a counter to be empty and to have `revision`."""
+    """Return a condition that requires a counter to be empty and to have the given revision."""
     return {
         "ConditionExpression": "#revision = :revision AND #records = :none",
         "ExpressionAttributeNames": {"#revision": "revision", "#records": "records"},
@@ -159,7 +166,7 @@ def empty_condition(revision: int) -> dict[str, Any]:
 
 
 def with_condition(update: dict[str, Any], condition: dict[str, Any]) -> dict[str, Any]:
-    """Combine an update and a condition into one request. Merge their attribute names and values."""
+    """Combine the parameters of an update and of a condition, so that they can be sent in one request."""
     if not condition:
         return update
     shared = ("ExpressionAttributeNames", "ExpressionAttributeValues")

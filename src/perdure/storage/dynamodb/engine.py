@@ -1,7 +1,7 @@
 """The DynamoDB engine, which stores all records in one table. Any number of processes can share the table.
 
-Reads within a partition return the newest records. Reads across partitions use global indexes and may be
-`lag` seconds out of date. `writer` implements commits; `reader` and `global_index` implement reads.
+Reads within a partition return the newest records. Reads across partitions use global indexes, which may be
+up to `lag` seconds out of date. `writer` implements commits. `reader` and `global_index` implement reads.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .table_setup import check_table, create_table
 from .writer import Writer
 
 POLL_SECONDS = 1.0
-"""Seconds between two wake-ups. All watches are woken regularly, because DynamoDB sends no notifications."""
+"""Seconds between wake-ups. Watches wake at regular intervals, because DynamoDB does not report changes."""
 
 
 async def open_engine(url: str) -> DynamoEngine:
@@ -129,7 +129,7 @@ class DynamoEngine(Engine):
         self._waker = asyncio.get_running_loop().create_task(self._wake_all()) if is_needed else None
 
     async def _wake_all(self) -> None:
-        """Wake all watches together at regular intervals. The reads that follow can then share requests."""
+        """Wake all watches at the same time, once a second, so that the reads that follow share requests."""
         while True:
             await asyncio.sleep(POLL_SECONDS)
             self._watches.wake_all()

@@ -76,7 +76,7 @@ def error_code(error: DriverFailure) -> str:
 
 
 def cancellation_reasons(error: DriverFailure) -> Sequence[CancellationReason]:
-    """Return one reason for each item of a failed write, in item order. For other errors, return ()."""
+    """Return a reason for each item of a rejected write, in item order. For any other error, return ()."""
     response = _response(error)
     if error_code(error) == _CONDITION_FAILED_ALONE:
         return [{"Code": CONDITION_FAILED, "Item": response.get("Item", {})}]
@@ -89,13 +89,13 @@ def is_condition_failed(error: DriverFailure) -> bool:
 
 
 def is_contended(error: DriverFailure) -> bool:
-    """Return whether a transaction was cancelled only because of conflicts or throttling on some items."""
+    """Return whether a transaction was cancelled only because items were throttled or had conflicts."""
     codes = {reason.get("Code", NO_REASON) for reason in cancellation_reasons(error)} - {NO_REASON}
     return bool(codes) and codes <= _CONFLICT | _THROTTLED
 
 
 def may_have_been_applied(error: DriverFailure) -> bool:
-    """Return whether the request may have been applied although it failed."""
+    """Return whether DynamoDB may have applied the request although an error was raised."""
     if isinstance(error, exceptions.ClientError):
         status = _response(error).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         return error_code(error) in _SERVER_ERRORS or status >= 500
@@ -124,8 +124,8 @@ def is_access_denied(error: DriverFailure) -> bool:
 def as_storage_error(error: DriverFailure, name: str, *, writes: bool, maybe_applied: bool) -> StorageError:
     """Return the storage error that corresponds to a driver error. The caller sets `__cause__`.
 
-    `writes` says whether the request was a write, and `maybe_applied` whether any attempt to send the request
-    may have been applied.
+    `writes` is true if the request was a write. `maybe_applied` is true if DynamoDB may have applied the
+    request, in this attempt or in an earlier one.
     """
     if writes and maybe_applied:
         what = "no response to a write; it may have been applied, so read before writing again"
@@ -148,7 +148,7 @@ def _classify(error: DriverFailure, *, writes: bool) -> tuple[type[StorageError]
 
 
 def _codes_of(error: DriverFailure) -> set[str]:
-    """Return DynamoDB's error code. For a cancelled transaction, return the items' reason codes instead."""
+    """Return a set with DynamoDB's error code or, for a cancelled transaction, the items' reason codes."""
     code = error_code(error)
     return {reason.get("Code", "") for reason in cancellation_reasons(error)} if code == _CANCELED else {code}
 

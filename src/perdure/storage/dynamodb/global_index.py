@@ -1,7 +1,8 @@
 """Reads and purges records across all partitions, by merging the shards of a global index.
 
-The global indexes may be out of date. Therefore each record that an index lists is read from the table, and
-is skipped if its sort key has changed.
+The global indexes may be out of date. Therefore `page` and `due` read each record that an index lists from
+the table, and skip the record if its sort key has changed. `purge` deletes a record only if it has expired
+according to the table.
 """
 
 from __future__ import annotations
@@ -36,12 +37,14 @@ from .table_client import Parameters, Table
 from .table_setup import ALL_EXPIRY, ALL_LISTING, ALL_LISTING_OF_TAG, ALL_TIMERS
 
 MIN_READ_SIZE = 8
-"""Minimum number of entries in the first read from a shard. The number doubles with each further read."""
+"""Minimum number of entries to request in the first read of a shard. Each further read doubles the number."""
 SCAN_SIZE = 1000
-"""Number of entries to take from a scan in each step, if all entries are needed."""
+"""Number of index entries to read in each step when `counts` reads all entries."""
 
 _Bound: TypeAlias = tuple[str, dict[str, str]]
-"""A bound on a sort key: the key's name and an operator, such as `place <`, and the value to compare to."""
+"""A condition on a sort key. The first element is the key's name and an operator, such as `place <`. The
+second element is the value to compare the sort key with.
+"""
 
 
 class IndexEntry(NamedTuple):
@@ -50,7 +53,7 @@ class IndexEntry(NamedTuple):
 
 
 class ShardScan:
-    """A scan of one shard of an index. `entries` holds the entries that were read but not yet returned."""
+    """A scan of one shard of an index. `entries` holds the entries that were read but not yet taken."""
 
     def __init__(self, table: Table, query: Parameters, attribute: str, chunk: int) -> None:
         self.entries: list[IndexEntry] = []
@@ -86,7 +89,7 @@ class MergedScan:
         self._descending = descending
 
     async def take(self, count: int) -> list[IndexEntry]:
-        """Return the next `count` entries, or fewer at the end of the scan."""
+        """Return the next `count` entries of all shards together, or fewer at the end of the scan."""
         while True:
             entries = [entry for shard in self._shards for entry in shard.entries]
             entries.sort(key=lambda entry: entry.sort_key, reverse=self._descending)

@@ -7,10 +7,10 @@
     total#SHARD#SPACE           total      a total: the sum of the counters of all partitions in a shard
     format                      format     the version of the stored format
 
-Spaces are percent-encoded, so that different spaces never share a key. A sort key (attributes `place`,
-`tagged_place` and `timer_place`) is a string that sorts like the tuple of its parts: numbers have a fixed
-width, and NUL, which no name contains, sorts before any other character. Stored data depends on this
-whole module.
+The space is percent-encoded, so that it contains no `#`. The attributes `place`, `tagged_place` and
+`timer_place` are the sort keys of the indexes. A sort key is a string that sorts like the tuple of its parts:
+numbers have a fixed width, and names are separated by NUL, which no name contains and which sorts before any
+other character. A change to this module can make stored data unreadable.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FORMAT_KEY = Key("format", "format")
 MAX_INLINE_BODY_BYTES = 380_000
 """Maximum size in bytes of a body, or of a body part, in one item. DynamoDB limits a whole item to 400 KB."""
 TIMER_SHARD_COUNT = 8
-"""Number of timer index shards per lane. A shard accepts 1,000 writes a second. `due` queries all shards."""
+"""Number of shards of the timer index for each lane. DynamoDB accepts 1,000 writes a second to one shard."""
 TTL_DELAY: Micros = 7 * 86_400_000_000
 """Microseconds between the expiry of a record and the time when DynamoDB may delete the record's items."""
 
@@ -53,7 +53,7 @@ ORDER_NAME: Mapping[str, str] = {"#order": "order"}
 
 
 class StoredState(NamedTuple):
-    """The fields of a live or expired record that determine whether a change is accepted."""
+    """The fields of a stored record that are needed to decide on a change, and to delete body parts."""
 
     version: int
     order: Micros
@@ -63,7 +63,7 @@ class StoredState(NamedTuple):
     body_parts: int = 0
 
     def state(self, now: Micros) -> RecordState | None:
-        """Return the fields that `decide` compares with a change, or None if the record has expired."""
+        """Return the fields that the function `decide` needs, or None if the record has expired at `now`."""
         return RecordState(self.version, self.order, self.tag) if self.is_live(now) else None
 
     def is_live(self, now: Micros) -> bool:
@@ -71,7 +71,7 @@ class StoredState(NamedTuple):
 
 
 class ExpiredRecord(NamedTuple):
-    """The fields that are needed to delete an expired record. The expiry indexes contain these fields."""
+    """The fields of an expired record that are needed to delete it. The expiry indexes contain them."""
 
     expires_at: Micros
     address: Address
@@ -100,7 +100,7 @@ def total_key(space: Space, shard: int) -> Key:
 
 
 def part_keys(body_id: str | None, parts: int) -> list[Key]:
-    """Return the keys of a body's parts. If `body_id` is None, the body is not split: return []."""
+    """Return the keys of a body's parts. If the body is not split, `body_id` is None and the result is []."""
     return [] if body_id is None else [Key(f"body#{body_id}", f"{number:02}") for number in range(parts)]
 
 
@@ -151,7 +151,7 @@ def expiry_shard(shard: int) -> str:
 def encode_record(record: Record, body: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[str, str]]:
     """Return the item that stores a record.
 
-    `body` holds the item's body attributes: the body itself, or references to its parts.
+    `body` contains the attributes for the record's body: either the whole body, or references to its parts.
     """
     shard = shard_of(record.partition)
     position = record.position
@@ -179,7 +179,7 @@ def encode_record(record: Record, body: Mapping[str, Mapping[str, str]]) -> dict
 
 
 def encode_body_part(key: Key, text: str, record: Record) -> dict[str, Mapping[str, str]]:
-    """Return the item of a body part. The item includes the record's key, to help find orphaned parts."""
+    """Return the item of a body part. It includes the record's key, so that orphans can be recognized."""
     parent = record_key(record.address)
     return {
         **key.item,
@@ -192,7 +192,7 @@ def encode_body_part(key: Key, text: str, record: Record) -> dict[str, Mapping[s
 
 
 def _ttl_attribute(record: Record) -> dict[str, Mapping[str, str]]:
-    """Return the attribute with the time at which DynamoDB deletes the item, or {} for a lasting record."""
+    """Return the attribute that sets when DynamoDB deletes the item, or {} if the record never expires."""
     if record.expires_at is None:
         return {}
     return {"removed_after": {"N": str((record.expires_at + TTL_DELAY) // 1_000_000)}}
@@ -218,7 +218,10 @@ def decode_record(item: Item, body: str) -> Record | Damaged:
 
 
 def decode_state(item: Item | None) -> StoredState | None:
-    """Return the state of a stored record, or None if `item` is empty. Raise StorageCorrupt if damaged."""
+    """Return the state of the record in `item`, or None if `item` is empty or None.
+
+    Raise StorageCorrupt if the record is damaged.
+    """
     if not item:
         return None
     try:
@@ -261,7 +264,7 @@ def _damaged(item: Item, error: KeyError | ValueError) -> Damaged:
 
 
 def owner_of(item: Item) -> Key:
-    """If `item` is a body part, return the key of the part's record; otherwise return the item's own key."""
+    """Return the key of the record that a body part belongs to. For any other item, return its own key."""
     if "record_pk" in item:
         return Key(item["record_pk"]["S"], item["record_sk"]["S"])
     return item_key(item)

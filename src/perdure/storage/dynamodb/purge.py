@@ -15,7 +15,7 @@ from .table_client import Table
 from .transaction import Transaction
 
 MAX_PURGED_PER_TRANSACTION = 30
-"""Maximum number of records to purge in one transaction. Each may use 3 of the transaction's 100 items."""
+"""Maximum number of records to purge in one transaction, which has at most 100 items. A record may need 3."""
 MAX_ATTEMPTS = 20
 """Maximum number of attempts to purge a batch of records that other clients keep changing."""
 
@@ -23,9 +23,10 @@ MAX_ATTEMPTS = 20
 async def purge_expired(
     table: Table, expired: Iterable[ExpiredRecord], until: Micros
 ) -> AsyncGenerator[Sequence[ExpiredRecord]]:
-    """Delete the records in `expired` that are still expired. Yield the deleted records of each transaction.
+    """Delete the records in `expired` that still expire at or before `until`, in several transactions.
 
-    `expired` may contain a record twice, because an index can list a record twice while the expiry changes.
+    Yield the deleted records of each transaction. `expired` may contain a record twice, because an index can
+    list a record twice if its expiry time changes.
     """
     unique = {each.address: each for each in expired}.values()
     neighbours = sorted(unique, key=lambda each: (shard_of(each.address.partition), each.address))
@@ -45,7 +46,7 @@ async def delete_body_parts(table: Table, keys: Sequence[Key]) -> None:
 async def _purge_batch(
     table: Table, expired: Sequence[ExpiredRecord], until: Micros
 ) -> Sequence[ExpiredRecord]:
-    """Delete the records that are still expired, in one transaction, and return the deleted records."""
+    """Delete the records that still expire at or before `until`, in one transaction, and return them."""
     left = dict(enumerate(expired))
 
     def on_failure(index: int, item: Item | None) -> None:

@@ -1,7 +1,8 @@
 """Reads records by address, or in pages of one partition. Always returns the newest version of a record.
 
-Concurrent reads share requests. A page is read in two steps: first the keys are read from a small index, and
-then the records from the table. A record whose sort key has changed in the meantime is skipped.
+Concurrent reads share requests. A page is read in two steps: first the keys are read from an index, and then
+the records with these keys are read from the table. A record is skipped if its sort key has changed between
+the two steps.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from .table_client import MAX_BATCH_GET, RECORD_PROJECTION, Parameters, Table, b
 from .table_setup import LISTING, LISTING_OF_TAG
 
 MAX_CONCURRENT_BATCHES = 8
-"""Maximum number of concurrent requests. Further reads wait, and share the next request."""
+"""Maximum number of concurrent requests for records. Further reads wait, and then share a request."""
 MAX_BODY_READ_ATTEMPTS = 8
 """Maximum number of attempts to read a split body that other clients keep replacing."""
 
@@ -74,11 +75,12 @@ class Reader:
     async def fill(
         self, page: Page, sort_keys: Mapping[Key, str], is_current: Callable[[Record, str], bool], now: Micros
     ) -> None:
-        """Add records to `page` until the page is full. Skip records whose sort key has changed.
+        """Read the records whose keys are in `sort_keys`, and add them to `page` until the page is full.
 
-        `sort_keys` maps the key of each record to the sort key that the index lists. The first read fetches
-        up to 100 records. Each further read fetches as many records as are expected to fit on the page, but
-        at least 100. Split bodies are read only if they are needed.
+        `sort_keys` maps the key of each record to the sort key that the index lists. Records for which
+        `is_current(record, sort_key)` is false are skipped. The first request fetches up to 100 records.
+        Further requests fetch as many records as are expected to fit on the page, but at least 100. A body
+        that is split into parts is read only if the page is not full yet.
         """
         left = list(sort_keys)
         size = MAX_BATCH_GET
@@ -102,8 +104,8 @@ class Reader:
     ) -> dict[Key, Record | Damaged]:
         """Return the newest versions of the live records with the given `keys`.
 
-        A caller that has just read the records' items passes them as `items`. The bodies of expired records
-        are not read, because DynamoDB may already have deleted some body parts.
+        A caller that has just read the items of these records can pass them as `items`. The bodies of expired
+        records are not read, because DynamoDB may already have deleted some of the parts.
         """
         left = list(dict.fromkeys(keys))
         found: dict[Key, Record | Damaged] = {}
@@ -128,10 +130,10 @@ class Reader:
         )
 
     async def _damaged(self, items: Mapping[Key, Item], incomplete: Sequence[Key]) -> dict[Key, Damaged]:
-        """Check the `incomplete` records, whose body parts were not all found. Return the damaged records.
+        """Check the records in `incomplete`, whose body parts were not all found. Return the damaged records.
 
-        A transactional read returns a record together with its parts. If the record now has a different
-        body, the record is not damaged: its body was replaced after the first read.
+        A transactional read returns a record and its body parts as of the same time. If the record now has a
+        different body than in `items`, it is not damaged: its body was replaced between the two reads.
         """
         damaged: dict[Key, Damaged] = {}
         for key in incomplete:
@@ -160,7 +162,7 @@ class Reader:
         return [{key: found[key] for key in keys if key in found} for keys in requests]
 
     async def _bodies(self, items: Mapping[Key, Item]) -> dict[Key, str]:
-        """Return the bodies of the records in `items`. Omit split bodies with missing parts."""
+        """Return the bodies of the records in `items`. Omit bodies of which a part is missing."""
         bodies = {key: item["body"]["S"] for key, item in items.items() if "S" in item.get("body", {})}
         split = {key: _parts_of(item) for key, item in items.items() if key not in bodies}
         parts = await self._table.get(part for keys in split.values() for part in keys)
@@ -171,7 +173,7 @@ class Reader:
 
 
 def _portions(keys: Iterable[Key], items: Mapping[Key, Item]) -> Iterator[list[Key]]:
-    """Yield the keys in groups, such that the bodies of each group's records fill about one page."""
+    """Divide the keys into groups, such that the bodies of each group's records fill about one page."""
     portion: list[Key] = []
     size = 0
     for key in keys:
@@ -219,7 +221,10 @@ def _page_query(request: PageRequest, partition: str) -> Parameters:
 
 
 def _is_current(record: Record, listed: str, request: PageRequest) -> bool:
-    """Return whether the sort key of `record` is still `listed`. Exclude the record at `request.after`."""
+    """Return whether `record` belongs on the page: its sort key is still the listed one.
+
+    The record at the position `request.after` does not belong on the page. A query by tag returns it anyway.
+    """
     position = record.position
     current = sort_key(position) if request.tag is None else tag_sort_key(record.tag, position)
     return current == listed and position != request.after

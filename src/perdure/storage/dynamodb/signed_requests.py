@@ -1,8 +1,9 @@
 """Signs requests and sends them to DynamoDB. The driver, aiobotocore, signs requests much more slowly.
 
-The driver sends the first request of each operation. The URL, headers and signature scope of that request
-become the signing context of later requests, which are encoded, signed and decoded here. The driver's own
-HTTP session sends these requests, and handles connections, timeouts, certificates and proxies.
+The driver sends the first request of each operation, such as PutItem. The URL, headers and signature scope of
+that request become the signing context of later requests. This module encodes and signs the later requests,
+and decodes the responses. The driver's own HTTP session sends the requests, and handles connections,
+timeouts, certificates and proxies.
 
 A signing context is used only if it reproduces the driver's own signature byte for byte, and only while the
 credentials stay the same. The driver signs and sends all other requests.
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 MAX_UNSTREAMED_BYTES = 2**20
 """Maximum size of a request body that is sent in one piece. The HTTP library warns about larger bodies."""
 TOTAL_TIMEOUT_FACTOR = 4
-"""Maximum duration of a whole request, as a multiple of the driver's timeout for a single step."""
+"""Maximum duration of a whole request, as a multiple of the driver's timeout for connecting or reading."""
 _JSON = "application/x-amz-json-1.0"
 _SHARED_HEADERS = {"amz-sdk-request", "content-type", "user-agent", "x-amz-target"}
 """Headers that are the same in all requests for one operation."""
@@ -77,7 +78,11 @@ class SigningContext:
     def __init__(
         self, url: str, same: Mapping[str, str], keys: FrozenCredentials, scope: str, signed: str
     ) -> None:
-        """`same` has the headers of all requests, `scope` region and service, `signed` the signed headers."""
+        """Create a context for requests to `url` that are signed with the credentials `keys`.
+
+        `same` contains the headers that are the same in all requests. `scope` is the region and the service,
+        such as `eu-west-1/dynamodb`. `signed` lists the names of the signed headers, joined by semicolons.
+        """
         self.url = url
         self.keys = keys
         self._same = dict(same)
@@ -97,7 +102,7 @@ class SigningContext:
         return self._same["x-amz-target"].rpartition(".")[2]
 
     def headers(self, body: bytes, stamp: str) -> dict[str, str]:
-        """Return a request's headers, including the signature. `stamp` is a time such as 20261116T060647Z."""
+        """Return the headers of a request, with a signature. `stamp` is a time such as 20261116T060647Z."""
         day = stamp[:8]
         if day != self._day:
             self._day, self._key = day, self._key_of(day)
@@ -117,7 +122,7 @@ class SigningContext:
 
 
 def _host(url: str) -> str:
-    """Return the Host header for `url`. The header includes the port, unless it is the default port."""
+    """Return the Host header for `url`: the host name, and the port unless it is the default port."""
     parts = urlsplit(url)
     name = parts.netloc.lower().rpartition("@")[2]
     usual = {"http": ":80", "https": ":443"}.get(parts.scheme, "")
@@ -203,15 +208,15 @@ class Sender:
         return type("SenderHttpSession", (ObservedHttpSession,), {"sender": self})
 
     def start(self, db: DynamoDBClient, credentials: Credentials | None) -> None:
-        """Set the DynamoDB client, and the credentials that are used to sign requests."""
+        """Set the DynamoDB client that sends the first requests, and the credentials for signing requests."""
         self._db = db
         self._credentials = credentials
 
     async def send(self, operation: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Send a request, and return the response without ResponseMetadata.
 
-        `operation` names a method of the client. Raise the same errors as that method. Binary values can
-        be sent, but may be returned as base64 text.
+        `operation` is the name of a client method, such as `put_item`. Raise the same errors as that method.
+        Binary values can be sent, but may be returned as base64 text.
         """
         name: str = self._db.meta.method_to_api_mapping[operation]
         context = self._contexts.get(name)
@@ -226,7 +231,7 @@ class Sender:
         return self._read(name, response, await response.content)
 
     async def observe(self, request: AWSPreparedRequest) -> None:
-        """Derive a signing context from a request that the driver has signed and is about to send."""
+        """Store a signing context, derived from a request that the driver has signed and is about to send."""
         if self._credentials is None:
             return
         context = signing_context_from(request, await self._credentials.get_frozen_credentials())

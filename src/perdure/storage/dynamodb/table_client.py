@@ -1,8 +1,9 @@
-"""Sends requests to the table, and retries them if that is safe.
+"""Sends requests to the table, and retries them after temporary errors.
 
-The driver's own retries are disabled. A request is retried if it is a read, if the server rejected it
-temporarily, or if it is a write that can detect whether it was already applied. Requests and items are
-plain mappings in the format of DynamoDB's API.
+The driver's own retries are disabled. It is safe to send a request again, even if the first one was applied:
+reads and deletions have no further effect, DynamoDB recognizes a repeated transaction by its token, and the
+condition of a single write is no longer met. Requests and items are plain mappings in the format of
+DynamoDB's API.
 """
 
 from __future__ import annotations
@@ -58,24 +59,24 @@ RETURN_EXISTING_ITEM: Parameters = {"ReturnValuesOnConditionCheckFailure": "ALL_
 MAX_BATCH_GET = 100
 """DynamoDB's limit on the number of keys in one BatchGetItem or TransactGetItems request."""
 MAX_BATCH_WRITE = 25
-"""DynamoDB's limit on the number of keys in one BatchWriteItem request."""
+"""DynamoDB's limit on the number of items in one BatchWriteItem request."""
 MAX_RETRY_SECONDS = 480.0
-"""Seconds after which a request is not retried. DynamoDB recognizes a retried transaction for 10 minutes."""
+"""Seconds after which a request is not retried. DynamoDB remembers transaction tokens for 10 minutes."""
 _MIN_BACKOFF = 0.02
 _MAX_BACKOFF = 1.0
 
 
 @cache
 def _service_models() -> Loader:
-    """Return the loader of the driver's service models. All clients share it, to load each model once."""
+    """Return a loader of the driver's service models. All clients share it, so each model is loaded once."""
     return Loader()
 
 
 class ConditionFailed(Exception):
     """Raised when a condition of a write was not met. The failed attempt wrote nothing.
 
-    `reasons` has one reason for each item of the write. `maybe_applied` is true if an earlier attempt may
-    have been applied. The stored items may then be the result of that earlier attempt.
+    `reasons` has one reason for each item of the write. `maybe_applied` is true if an earlier attempt to send
+    the same write may have been applied. That attempt may then be the reason why the condition is not met.
     """
 
     def __init__(self, reasons: Sequence[CancellationReason], *, maybe_applied: bool) -> None:
@@ -85,7 +86,7 @@ class ConditionFailed(Exception):
 
 
 class Contended(Exception):
-    """Raised when a transaction was cancelled because of conflicts or throttling on some of its items.
+    """Raised when a transaction was cancelled because some of its items were throttled or had conflicts.
 
     `reasons` has one reason for each item. Nothing was written, and the transaction can be tried again.
     """
@@ -105,7 +106,7 @@ class Table:
         self._sender = Sender()
 
     async def connect(self) -> None:
-        """Create the client, and find the region and the credentials. Send no request to the table."""
+        """Create the client, and find the region and the credentials, without a request to the table."""
         options = self.location.options
         try:
             config = AioConfig(
@@ -132,7 +133,7 @@ class Table:
     # Reading
 
     async def get(self, keys: Iterable[Key], projection: Parameters = ALL_ATTRIBUTES) -> dict[Key, Item]:
-        """Return the current items with the given `keys`, which must be unique. Omit missing items."""
+        """Return the items with the given `keys`, which must be unique. Omit items that do not exist."""
         found: dict[Key, Item] = {}
         for batch in batched(list(keys), MAX_BATCH_GET):
             remaining: Parameters = {
@@ -153,7 +154,7 @@ class Table:
     async def get_transactional(self, keys: Sequence[Key]) -> dict[Key, Item]:
         """Return the items with the given `keys` (at most 100), all as of the same point in time.
 
-        The result includes every transaction that an earlier read has seen.
+        Every transaction that was visible to an earlier read is also visible to this one.
         """
         gets = [{"Get": {"TableName": self.name, "Key": key.item}} for key in keys]
         response = await self.send("transact_get_items", {"TransactItems": gets})
@@ -186,16 +187,17 @@ class Table:
         await self.send("put_item", request, writes=True)
 
     async def transact(self, writes: Sequence[Write], *, is_shared: bool = False) -> None:
-        """Apply all `writes` or none. DynamoDB recognizes a retry by a token and applies the writes once.
+        """Apply either all `writes` or none of them. They are applied only once, even after a retry.
 
-        If `is_shared` is true, raise Contended, instead of retrying, if some items conflict or are throttled.
+        `is_shared` is true if commits to several partitions share the transaction. If some items are
+        throttled or have conflicts, Contended is then raised, so that the caller can separate the commits.
         """
         items = [{action: {"TableName": self.name, **parameters}} for action, parameters in writes]
         request = {"TransactItems": items, "ClientRequestToken": str(uuid4())}
         await self.send("transact_write_items", request, writes=True, is_shared=is_shared)
 
     async def delete(self, keys: Sequence[Key]) -> None:
-        """Delete the items with these keys. Ignore keys that have no item."""
+        """Delete the items with the given `keys`. Ignore keys for which no item exists."""
         for batch in batched(keys, MAX_BATCH_WRITE):
             remaining: Parameters = {self.name: [{"DeleteRequest": {"Key": key.item}} for key in batch]}
             idle = 0
@@ -210,7 +212,10 @@ class Table:
     async def send(
         self, operation: str, request: Parameters, *, writes: bool = False, is_shared: bool = False
     ) -> dict[str, Any]:
-        """Send a request and return the response. Retry the request if that is safe."""
+        """Send a request and return the response. Retry the request after temporary errors.
+
+        `writes` is true if the request is a write. For `is_shared`, see `transact`.
+        """
         maybe_applied = False
         attempts = 0
         until = asyncio.get_running_loop().time() + MAX_RETRY_SECONDS
@@ -231,7 +236,10 @@ class Table:
             await backoff(attempts)
 
     async def _back_off_unprocessed(self, idle: int) -> None:
-        """Wait before requesting the rest of a batch. Raise StorageUnavailable if there is no progress."""
+        """Wait before the unprocessed rest of a batch is sent. If `idle` is 0, return at once.
+
+        `idle` is the number of attempts without enough progress. Raise StorageUnavailable if it is too high.
+        """
         if idle >= self.location.options.attempts:
             raise StorageUnavailable(f"{self.location.display_name}: requests to the table are throttled")
         if idle:
@@ -239,5 +247,5 @@ class Table:
 
 
 async def backoff(attempts: int) -> None:
-    """Sleep for a random time that increases with `attempts`, so that clients do not retry simultaneously."""
+    """Sleep for a random time, so that clients retry at different times. More attempts mean longer sleeps."""
     await asyncio.sleep(uniform(0, min(_MAX_BACKOFF, _MIN_BACKOFF * 2**attempts)))

@@ -1,4 +1,4 @@
-"""Defines and creates the table, and checks an existing table before it is opened."""
+"""Defines and creates the DynamoDB table, and checks an existing table before it is opened."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _GLOBAL_INDEXES: Mapping[str, tuple[tuple[str, str], Sequence[str]]] = {
     ALL_EXPIRY: (("expiry_shard", "expires_at"), _PURGE_ATTRIBUTES),
 }
 TTL_ATTRIBUTE = "removed_after"
-"""Name of the attribute with the Unix time after which DynamoDB deletes an item that was not purged."""
+"""Name of the attribute with the Unix time after which DynamoDB deletes an item if it was not purged."""
 
 
 def table_definition() -> dict[str, Any]:
@@ -89,10 +89,10 @@ _USABLE = {"ACTIVE", "UPDATING"}
 
 
 async def check_table(table: Table) -> None:
-    """Raise an error if the table does not exist, is not a perdure table, or has an unsupported format."""
+    """Raise an error unless the table exists, is ready, and is a perdure table with a supported format."""
     stored = await _describe(table)
     if stored is None:
-        remedy = f"run: perdure migrate --url 'dynamodb://{table.name}?...', with the options of this URL"
+        remedy = f"run: perdure migrate --url 'dynamodb://{table.name}?...', with the same URL options"
         reason = "the table does not exist in this account and region"
         raise MissingSchema(table.location.display_name, reason, remedy)
     if stored["TableStatus"] not in _USABLE:
@@ -103,7 +103,10 @@ async def check_table(table: Table) -> None:
 
 
 async def create_table(table: Table) -> None:
-    """Create the table if it does not exist, wait until it is active, and enable DynamoDB's time to live."""
+    """Create the table if it does not exist, wait until it is active, and enable the deletion of old items.
+
+    DynamoDB calls this deletion Time to Live (TTL).
+    """
     _check_shape(table, await _create_and_wait(table))
     await _check_format(table)
     response = await _admin_request(table, "describe_time_to_live", {})
@@ -145,7 +148,7 @@ def _is_active(stored: Parameters) -> bool:
 
 
 def _check_shape(table: Table, stored: Parameters) -> None:
-    """Raise ForeignStorage unless the table has the expected keys and indexes. More indexes are allowed."""
+    """Raise ForeignStorage unless the table has the expected keys and indexes. It may have other indexes."""
     expected = table_definition()
     is_same = (
         stored["KeySchema"] == expected["KeySchema"]
@@ -158,7 +161,10 @@ def _check_shape(table: Table, stored: Parameters) -> None:
 
 
 async def _check_format(table: Table) -> None:
-    """Store the format version in an empty table. Raise an error if a version is missing or unsupported."""
+    """Raise an error if the format version of the table is missing or unsupported.
+
+    If the table is empty, store the current format version in it.
+    """
     found = await _format(table)
     if found is None:
         if await _is_empty(table):

@@ -1,11 +1,12 @@
-"""Transactions, which several commits can share, and pending commits, which have not been written yet.
+"""Defines transactions, which several commits can share, and pending commits, which are not written yet.
 
 A transaction adds up the changes to each counter, so that it writes each counter only once. If the condition
 on an item fails, a callback receives the stored item.
 
-At first, a pending commit assumes the state that its writer expects: the address of a new record is free, and
-an existing record has not changed since it was read. If the assumption is true, DynamoDB accepts the commit
-in one request. Otherwise DynamoDB returns the stored items, and the commit is decided again based on them.
+At first, a pending commit assumes what its caller expects: a new record has an address at which no record is
+stored, and an existing record has not changed since the caller read it. If this is true, DynamoDB accepts the
+commit in one request. Otherwise DynamoDB returns the stored items. Based on these items, the commit is either
+refused or tried again.
 """
 
 from __future__ import annotations
@@ -62,11 +63,11 @@ from .items import (
 from .table_client import RETURN_EXISTING_ITEM, ConditionFailed, Parameters, Table, Write
 
 OnConditionFailed: TypeAlias = Callable[[Item | None], None]
-"""A callback for a failed condition. Its argument is the stored item, or None if there is no item."""
+"""A callback for a failed condition. Its argument is the stored item, or None if no item is stored."""
 
 _NOT_EXPIRED = "(attribute_not_exists(expires_at) OR expires_at > :now)"
 CLOCK_SKEW_MARGIN: Micros = 60_000_000
-"""Maximum lead, in microseconds, that other clients' clocks are assumed to have over this client's clock."""
+"""Maximum number of microseconds by which another client's clock is assumed to be ahead of this one's."""
 
 
 class Transaction:
@@ -85,7 +86,7 @@ class Transaction:
         self._add("Put", {"Item": encode_record(record, body), **condition}, on_failure)
 
     def purge(self, expired: ExpiredRecord, until: Micros, on_failure: OnConditionFailed) -> None:
-        """Add the deletion of an expired record, and subtract the record from the counters."""
+        """Delete an expired record in this transaction, and subtract the record from the counters."""
         values = {":until": {"N": str(until)}, ":tag": {"S": expired.tag}}
         expression = f"expires_at <= :until AND tag = :tag AND {_body_condition(expired.body_id, values)}"
         condition = {"ConditionExpression": expression, "ExpressionAttributeValues": values}
@@ -108,7 +109,10 @@ class Transaction:
         self._expiries.add((address.space, address.partition))
 
     def note_near_expiry(self, record: Record, now: Micros) -> None:
-        """Increase `expiries` of the partition's counter if `record` may have expired for another client."""
+        """Increase the counter's `expiries` if `record` may have expired according to another client's clock.
+
+        Without the increase, that client could subtract the record from counts that no longer include it.
+        """
         if record.expires_at is not None and record.expires_at <= now + CLOCK_SKEW_MARGIN:
             self._expiries.add((record.space, record.partition))
 
@@ -119,13 +123,13 @@ class Transaction:
         condition: dict[str, Any],
         on_failure: OnConditionFailed | None = None,
     ) -> None:
-        """Require that the partition's counter meets `condition`."""
+        """Require that the counter of the space and partition meets `condition`."""
         self._counter_conditions[space, partition] = condition, on_failure
 
     async def commit(self, *, is_shared: bool = False) -> bool:
         """Write the items. If a condition fails, pass the stored items to the callbacks and return False.
 
-        If `is_shared` is true, raise Contended when conflicts or throttling on some items prevent the write.
+        For `is_shared`, see `Table.transact`.
         """
         self._add_counters()
         try:
@@ -141,7 +145,7 @@ class Transaction:
         return True
 
     def named_by(self, reasons: Sequence[CancellationReason]) -> set[Key]:
-        """Return the keys of the items that caused a cancellation, with the record's key for a body part."""
+        """Return the keys of items that caused a cancellation. For a body part, return its record's key."""
         return {
             owner_of(_key_or_item(write))
             for write, reason in zip(self._writes, reasons, strict=False)
@@ -149,9 +153,10 @@ class Transaction:
         }
 
     async def _report_failures(self, reasons: Sequence[CancellationReason]) -> None:
-        """Pass the stored items to the callbacks of the failed writes.
+        """Call the callback of each write whose condition failed, with the stored item.
 
-        If DynamoDB did not check an item because of a conflict, read the item first.
+        Also call the callback of each write whose item had a conflict. DynamoDB has not checked the condition
+        and returns no item, so the item is read first.
         """
         unchecked: dict[Key, OnConditionFailed] = {}
         for write, on_failure, reason in zip(self._writes, self._failure_callbacks, reasons, strict=True):
@@ -250,11 +255,11 @@ class PendingCommit:
         self.now = now
         self.attempts = 0
         self.contended = 0
-        """Number of cancelled transactions in which this commit and all the other commits had conflicts."""
+        """Number of cancelled transactions in which all commits, including this one, had conflicts."""
         self.refusing_counter: StoredCounter | None = None
         """The counter as stored when the guard's condition failed, or None if the condition did not fail."""
         self.stored = [_expected_state(change) for change in changes]
-        """The state of each change's record: first as expected, and after a failed attempt as stored."""
+        """For each change, the state of its record: at first the expected state, later the stored state."""
 
     @property
     def partition(self) -> str:
@@ -279,7 +284,7 @@ class PendingCommit:
 
     @property
     def removes_split_body(self) -> bool:
-        """Whether a change replaces or deletes a split body. The keys of its parts must then be read."""
+        """Whether a change replaces or deletes a body that is stored in parts. The parts are deleted too."""
         befores = map(record_before, self.changes)
         return any(before is not None and needs_split(before.body) for before in befores)
 
@@ -308,7 +313,7 @@ class PendingCommit:
         return Committed(kept) if all(isinstance(result, Kept) for result in kept) else None
 
     def guard_delta(self, guard: Guard | None) -> int:
-        """Return the number that this commit adds to the count that `guard` limits."""
+        """Return the number by which this commit increases the count that `guard` limits."""
         return 0 if guard is None else guard_delta(guard, self.changes, self.accepted_results(), self.now)
 
     def add_to(self, transaction: Transaction) -> None:
@@ -334,7 +339,7 @@ class PendingCommit:
                 transaction.add_count(space, self.partition, tag, delta)
 
     def obsolete_parts(self) -> list[Key]:
-        """Return the keys of the body parts that no record refers to once this commit is written."""
+        """Return the keys of the body parts that no record refers to after this commit has been written."""
         return [
             key
             for stored, result in zip(self.stored, self.accepted_results(), strict=True)
@@ -344,9 +349,9 @@ class PendingCommit:
 
 
 def _expected_state(change: Change) -> StoredState | None:
-    """Return the state that the writer of `change` expects, or None if no record is expected.
+    """Return the state that the record must have for `change` to be accepted, or None for an insert.
 
-    The state has no expiry, because DynamoDB checks the stored expiry.
+    The state has no expiry time. DynamoDB compares the stored expiry time with the time of the commit.
     """
     before = record_before(change)
     if before is None:

@@ -1,10 +1,11 @@
 """Writes each commit as one conditional write if only one item changes, otherwise in a transaction.
 
-Each commit belongs to one of several queues. A queue writes one transaction at a time, so commits of one
-process to the same partition never conflict. Commits that arrive meanwhile share the next transaction.
-If a transaction is refused, each of its commits is compared with the stored state, and is either refused or
-tried again. If a transaction is cancelled by conflicts on some of its items, the commits that do not use
-these items are written separately. Conflicts in one partition never make commits to another partition fail.
+Transactions are written by several queues. All commits to a partition use the same queue, which writes one
+transaction at a time, so transactions of one process do not conflict with each other. Commits that arrive
+while a transaction is being written share the next transaction. If a condition of a transaction fails, each
+commit is compared with the stored state, and is either refused or tried again. If a transaction is cancelled
+because some items have conflicts, the commits that do not use these items are written separately. Therefore
+conflicts in one partition never make commits to another partition fail.
 """
 
 from __future__ import annotations
@@ -25,25 +26,30 @@ from .table_client import STATE_PROJECTION, ConditionFailed, Contended, Table, b
 from .transaction import PendingCommit, Transaction, record_condition
 
 QUEUE_COUNT = 16
-"""Number of queues. Each queue writes one transaction at a time. More queues make transactions smaller."""
+"""Number of queues, which is also the maximum number of transactions that are written concurrently."""
 MAX_TRANSACTION_ITEMS = 100
-"""DynamoDB's limit on items per transaction. Also the maximum total weight of a transaction's commits."""
+"""DynamoDB's limit on items per transaction. It also limits the total weight of a transaction's commits."""
 BYTES_PER_WEIGHT = 40_000
-"""Number of bytes with a weight of 1: a hundredth of the 4 MB that DynamoDB allows in a transaction."""
+"""Number of bytes that have a weight of 1: a hundredth of the 4 MB that DynamoDB allows in a transaction."""
 MAX_ITEM_OVERHEAD_BYTES = 4_000
 """Maximum size of an item in bytes, not counting the record's body."""
 MAX_ATTEMPTS = 20
 """Maximum number of attempts to write a commit whose records other clients keep changing."""
 
 _BATCH_ERRORS = (OutcomeUnknown, StorageBusy, StorageUnavailable)
-"""Errors after which all commits that share a transaction fail. After others, each is tried alone."""
+"""If a transaction raises one of these errors, all its commits fail. After any other error, each commit is
+tried again in a transaction of its own.
+"""
 
 _Result: TypeAlias = Committed | Refused | Exception
 _Group: TypeAlias = list[PendingCommit]
 
 
 class Writer:
-    """Writes commits, in one event loop only. Passes the addresses of changed records to `on_commit`."""
+    """Writes commits, and passes the addresses of changed records to `on_commit`.
+
+    Use each instance in one event loop only.
+    """
 
     def __init__(self, table: Table, on_commit: Callable[[Iterable[Address]], None]) -> None:
         self._table = table
@@ -69,10 +75,10 @@ class Writer:
             await queue.close()
 
     async def _replace_single(self, pending: PendingCommit, change: Change) -> Committed | Refused | None:
-        """Write a Replace change as a single item, or return None if the change needs a transaction.
+        """Write a Replace change as a single item, or return None if the commit needs a transaction.
 
-        After a lost response, a retry may find that the first attempt has succeeded. A random token in the
-        item identifies that attempt.
+        If a response is lost, the write is retried, and the condition fails if the first attempt succeeded.
+        A random token in the stored item shows whether this call has written the item.
         """
         if not isinstance(change, Replace) or change.before.tag != change.after.tag:
             return None
@@ -145,9 +151,11 @@ class Writer:
         return _split_by_guard(again)
 
     async def _separate(self, batch: _Group, contended: set[Key]) -> list[_Group]:
-        """Split the commits in `batch` into groups to try again. Commits without conflicts come first.
+        """Split the commits in `batch` into groups to try again.
 
-        If all commits have conflicts, keep them together. After too many attempts, split them by partition.
+        `contended` contains the keys of the items that had conflicts. Commits without such items come first.
+        If all commits have conflicts, wait, and keep them together. After too many attempts, split them by
+        partition.
         """
         conflicting = [pending for pending in batch if not contended.isdisjoint(pending.keys())]
         others = [pending for pending in batch if pending not in conflicting]
@@ -165,7 +173,7 @@ class Writer:
         return list(partitions.values())
 
     async def _load_stored(self, group: Sequence[PendingCommit]) -> None:
-        """For commits that remove split bodies, read the stored states, which contain the bodies' ids."""
+        """For commits that remove bodies stored in parts, read the stored records to find the parts."""
         for pending in group:
             if pending.removes_split_body:
                 keys = [record_key(address) for address in pending.addresses]
@@ -189,7 +197,7 @@ class Writer:
 def _select_compatible(group: _Group) -> tuple[_Group, _Group]:
     """Return the commits that can share one transaction, and the other commits.
 
-    In one transaction, each record may occur only once and each counter may have only one guard.
+    In a transaction, each record can be changed only once, and each counter can have only one guard.
     """
     taken: set[Address] = set()
     guards: dict[SpacePartition | None, Guard | None] = {}
@@ -208,7 +216,10 @@ def _select_compatible(group: _Group) -> tuple[_Group, _Group]:
 
 
 def _split_by_guard(again: _Group) -> list[_Group]:
-    """Divide commits into groups to try again. Commits that a guard does not admit together are separated."""
+    """Divide commits into groups to try again.
+
+    If the limit of a guard does not allow all its commits together, each is put into a group of its own.
+    """
     by_guard: defaultdict[SpacePartition | None, _Group] = defaultdict(list)
     for pending in again:
         by_guard[None if pending.refusing_counter is None else guarded_partition(pending)].append(pending)
@@ -223,7 +234,10 @@ def _split_by_guard(again: _Group) -> list[_Group]:
 
 
 def _weight(pending: PendingCommit) -> int:
-    """Return how many hundredths of a transaction a commit uses: by items or by bytes, whichever is more."""
+    """Return the share of a transaction, in hundredths, that a commit uses.
+
+    It is the share of the maximum number of items or of the maximum size, whichever is larger.
+    """
     afters = map(record_after, pending.changes)
     sizes = [len(after.body.encode()) for after in afters if after is not None]
     parts = sum(-(-size // MAX_INLINE_BODY_BYTES) for size in sizes if size > MAX_INLINE_BODY_BYTES)

@@ -27,7 +27,10 @@ class ChildJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def contend(storage: Storage, rounds: int) -> list[int]:
-    """Compete to replace a record, up to version `rounds`. Return the versions that this writer replaced."""
+    """Compete with other writers to replace a record, until its version is higher than `rounds`.
+
+    Return the versions that this writer replaced.
+    """
     won: list[int] = []
     for _ in range(MAX_ATTEMPTS):
         record = await storage.get(make_record("contended").address, now=NOW)

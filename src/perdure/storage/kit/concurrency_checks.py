@@ -17,7 +17,7 @@ from .sample_records import NOW, PARTITION, SPACE, insert_each, make_record, rea
 WRITER_COUNT = 8
 ROUNDS = 100
 PROCESS_ROUNDS = 20
-"""Number of rounds in checks with several processes. Lower than ROUNDS, because processes take longer."""
+"""Number of rounds in checks with several processes. It is smaller than ROUNDS because processes are slow."""
 
 
 def expect_one_winner_each(won: Sequence[Sequence[int]], rounds: int) -> None:

@@ -44,7 +44,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recorder:
-    """Records operations and their times. All processes on a machine share the clock that is used."""
+    """Records operations and their times. The clock is the same for all processes on a machine."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
@@ -69,7 +69,10 @@ class Recorder:
 
 
 def is_linearizable(operations: Sequence[Operation], start: State = None) -> bool:
-    """Return whether `operations`, from the state `start`, have an order that fits all times and results."""
+    """Return whether the operations, applied to the state `start`, have an order that explains all results.
+
+    An operation that returned before another was called must come first in this order.
+    """
     ordered = sorted(operations, key=lambda each: each.called)
     everything = (1 << len(ordered)) - 1
     seen: set[tuple[int, State]] = set()
@@ -86,10 +89,10 @@ def is_linearizable(operations: Sequence[Operation], start: State = None) -> boo
 
 
 def _next_states(ordered: Sequence[Operation], pending: int, state: State) -> list[tuple[int, State]]:
-    """Return, for each operation that can come next, the operations still pending and the new state.
+    """Return, for each operation that can come next, the operations that remain and the new state.
 
-    An operation can come next if its result fits `state` (or is unknown), and if no pending operation had
-    returned before the call of the operation.
+    An operation can come next if its result fits `state` or is unknown, and if it was called before any
+    pending operation returned.
     """
     first_return = min(
         (returned for at in _bits(pending) if (returned := ordered[at].returned) is not None),

@@ -271,6 +271,20 @@ async def a_watch_wakes_for_what_it_covers(subject: Subject) -> None:
 
 
 @check(18)
+async def a_watch_of_lanes_wakes_for_records_that_are_put_into_one(subject: Subject) -> None:
+    storage, record = subject.storage, make_record()
+    inserted = make_record("timed", lane="l", wake_at=NOW)
+    moved = record.replace_with(body="2", tag="", lane="l", wake_at=NOW)
+    await insert_each(storage, record)
+    async with storage.watch(SPACE, only_lanes=True) as watch:
+        for step in (Insert(record=inserted), moved):
+            waiting = asyncio.ensure_future(watch.changed())
+            await asyncio.sleep(0)
+            await commit_changes(storage, step)
+            await within_timeout(waiting, f"the wake-up for {type(step).__name__}")
+
+
+@check(18)
 async def a_watch_remembers_a_change_made_while_nothing_waited(subject: Subject) -> None:
     async with subject.storage.watch(SPACE, PARTITION, "k") as watch:
         await insert_each(subject.storage, make_record("k"))

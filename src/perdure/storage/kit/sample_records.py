@@ -26,7 +26,7 @@ SPACE = Space("kit")
 OTHER_SPACE = Space("kit2")
 PARTITION = "someone"
 NOW: Micros = 1_700_000_000_000_000
-"""The time that checks pass as `now` if the exact time does not matter."""
+"""The time that checks pass as `now` when the exact time does not matter."""
 
 NUMBERS = (0, 1, 2**31, 2**32 + 1, NOW, NOW + 1, 2**52 + 1, MAX_INTEGER - 1, MAX_INTEGER)
 """Small numbers, times, and numbers near the limits of 32-bit and 53-bit integers."""

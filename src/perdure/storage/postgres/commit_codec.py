@@ -1,4 +1,4 @@
-"""Encode a batch of commits as arguments of the SQL function `commit_group`, and decode the reply.
+"""Encodes a batch of commits as arguments of the SQL function `commit_group`, and decodes the reply.
 
 The server decides which commits to write, and returns its decisions together with the state of the stored
 records. This module then computes the result of each change with `decide`, the rule that all engines share.
@@ -75,7 +75,7 @@ def encode_calls(calls: Sequence[CommitCall]) -> Iterator[list[str | None]]:
 def decode_reply(
     calls: Sequence[CommitCall], reply: CommitReply
 ) -> Iterator[Committed | Refused | StorageFailed]:
-    """Yield the result or the error of each commit."""
+    """Yield the result of each commit, or an error if the server and this client decided differently."""
     states = (
         None if version is None else RecordState(int(version), int(order), tag)
         for version, order, tag in zip(reply.versions, reply.orders, reply.tags, strict=True)

@@ -60,7 +60,7 @@ async def open_engine(url: str) -> PostgresEngine:
 
 
 class PostgresEngine(Engine):
-    """An engine for one PostgreSQL schema. Use it only in the event loop that opened it."""
+    """An open storage in one PostgreSQL schema. Use it only in the event loop that opened it."""
 
     name = "postgres"
 
@@ -212,7 +212,10 @@ class PostgresEngine(Engine):
     async def _commit_per_partition(
         self, batch: Sequence[CommitCall], error: StorageBusy
     ) -> Sequence[Committed | Refused | Exception]:
-        """Repeat a failed batch with one call per partition: perhaps just one of the partitions is locked."""
+        """Repeat a failed batch with one call for each partition, because perhaps only one of them is locked.
+
+        If the error was not a lock conflict, or if there is only one partition, raise `error` again.
+        """
         partitions: dict[str, list[int]] = {}
         for index, commit in enumerate(batch):
             partitions.setdefault(commit.partition, []).append(index)
@@ -242,7 +245,7 @@ class PostgresEngine(Engine):
         results = list(decode_reply(batch, CommitReply(*row)))
         for commit, result in zip(batch, results, strict=True):
             if isinstance(result, Committed):
-                self._listener.watches.wake(change.address for change in commit.changes)
+                self._listener.watches.wake_for(commit.changes)
         return results
 
     async def _purge_batch(self, batch: Sequence[tuple[Micros, int]]) -> list[list[Purged]]:
@@ -280,8 +283,8 @@ class PostgresEngine(Engine):
 async def _maintain(pool: ConnectionPool, *, repair: bool) -> MaintenanceReport:
     """Compare all counters with the records, find damaged records, and update the planner's statistics.
 
-    With `repair`, also correct the counters. The correction blocks all writes.
-    PostgreSQL frees space by itself.
+    With `repair`, also correct the counters, and block all writes meanwhile. PostgreSQL releases unused space
+    by itself.
     """
     schema = pool.location.quoted_schema
     async with pool.transaction() as session:

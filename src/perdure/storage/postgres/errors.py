@@ -1,4 +1,4 @@
-"""Convert PostgreSQL error codes and errors of the driver to storage errors.
+"""Converts PostgreSQL error codes and errors of the driver to storage errors.
 
 The important question is whether a failed write may have been applied. A server that reports an error has
 rolled back the write. The outcome is unknown only if the connection was lost after the write was sent.

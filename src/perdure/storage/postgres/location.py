@@ -1,4 +1,4 @@
-"""Parse a `postgresql:` URL into the server, the database, the schema and the options.
+"""Parses a `postgresql:` URL into the server, the database, the schema and the options.
 
 perdure removes its own options from the URL and passes the rest to the driver. Messages show the URL without
 the user and the password.
@@ -33,9 +33,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     pool: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 8
     """Maximum number of connections. While a watch is open, one more connection receives notifications."""
     pooler: Literal["transaction"] | None = None
-    """The mode of the pooler, such as PgBouncer, in front of the server. None if there is no pooler."""
+    """The mode of the connection pooler, such as PgBouncer, in front of the server. None without a pooler."""
     migrate: Literal["auto", "never"] = "auto"
-    """Whether opening the storage creates or migrates the tables. With `never`, it does not."""
+    """With `auto`, opening the storage creates or migrates the tables if necessary. With `never`, it raises
+    MissingSchema instead."""
     statement_timeout: _Seconds = 60.0
     """Maximum number of seconds that a statement can take before StorageBusy is raised. 0 means no limit."""
     lock_timeout: _Seconds = 30.0
@@ -124,7 +125,8 @@ def _check_schema(display_name: str, schema: str) -> None:
         reason = f"a schema name must be 1 to {_MAX_IDENTIFIER_BYTES} bytes long and must not contain NUL"
         raise CannotOpen(display_name, reason, "use another schema name")
     if schema == "$user" or schema.startswith("pg_") or schema == "information_schema":
-        raise CannotOpen(display_name, f"{schema!r} is reserved by PostgreSQL", "use another schema name")
+        reason = f"the schema name {schema!r} is reserved by PostgreSQL"
+        raise CannotOpen(display_name, reason, "use another schema name")
 
 
 def _invalid_url_error(scheme: str) -> CannotOpen:

@@ -1,4 +1,4 @@
-"""Wake the watches of this client when other clients commit. Use LISTEN or, behind a pooler, polling.
+"""Wakes the watches of this client when other clients commit. Uses LISTEN or, behind a pooler, polling.
 
 Listening stops soon after the last open watch is closed. After a reconnect, all watches wake,
 because changes may have been missed.
@@ -47,7 +47,10 @@ class ChangeListener(ABC):
         self._end: asyncio.TimerHandle | None = None
 
     def message(self, addresses: Sequence[Address] | None) -> str:
-        """Return the notification to send after changes at `addresses`. None means: wake all watches."""
+        """Return the notification to send after changes at `addresses`.
+
+        If `addresses` is None or does not fit into a notification, the notification wakes all watches.
+        """
         message = msgspec.json.encode((self._client, addresses))
         if len(message) > MAX_PAYLOAD_BYTES:
             return self.message(None)

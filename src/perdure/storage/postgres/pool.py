@@ -94,7 +94,10 @@ class ConnectionPool:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Session]:
-        """Provide a session in a long transaction. `close` cancels it after CLOSE_TIMEOUT seconds."""
+        """Start a transaction without a time limit, and yield its session.
+
+        If the pool is closed meanwhile, the transaction is cancelled after CLOSE_TIMEOUT seconds.
+        """
         async with self._acquire_tracked() as session:
             try:
                 async with self._cancel_after_close(), session.transaction():
@@ -134,7 +137,7 @@ class ConnectionPool:
 
     @asynccontextmanager
     async def _cancel_after_close(self) -> AsyncGenerator[None]:
-        """CLOSE_TIMEOUT seconds after `close` starts, cancel the work in this context and on the server."""
+        """Cancel the work in this context, also on the server, CLOSE_TIMEOUT seconds after `close` starts."""
         limit = asyncio.timeout(None)
         self._long_running.add(limit)
         try:

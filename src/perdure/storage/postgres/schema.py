@@ -1,4 +1,4 @@
-"""Check the server, create and migrate the tables, and load the SQL statements.
+"""Checks the server, creates and migrates the tables, and loads the SQL statements.
 
 Each SQL statement is in its own file, `sql/<name>.sql`. If several processes migrate at the same time, the
 first process does the work, and the others wait until it has finished.
@@ -72,7 +72,7 @@ async def prepare_schema(
 
 
 async def _migrate(pool: ConnectionPool, steps: tuple[str, ...]) -> None:
-    """In one transaction, run all migrations that have not run yet."""
+    """Run all migrations that have not run yet, in one transaction."""
     location = pool.location
     async with pool.transaction() as session:
         await session.execute(_LOCK_MIGRATION, location.options.schema, timeout=FULL_SCAN_TIMEOUT)

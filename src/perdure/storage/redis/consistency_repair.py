@@ -24,9 +24,9 @@ from .stored_layout import NUL, Keys, LexRange, batches_by_shard, decode_record,
 from .topology import Topology
 
 BATCH_SIZE = 100
-"""Maximum number of records or entries in one script call. A larger batch would block the server."""
+"""Maximum number of records or entries in one script call. More would block the server for too long."""
 MAX_RECORDS_PER_READ = 16
-"""Maximum number of records to read at a time to find damaged records. A record can be up to 2 MiB."""
+"""Maximum number of records in one request that searches for damage. A record can be up to 2 MiB large."""
 INDEX_NAMES = {
     b"o": "the listing of their partition",
     b"g": "the listing by tag of their partition",
@@ -159,7 +159,10 @@ async def _count_stale(router: Router, keys: Keys, index: _ParsedKey, *, repair:
 
 
 def _entry_address(index: _ParsedKey, entry: bytes) -> Address:
-    """Return the address of the record that `entry` refers to. The key of `index` may supply parts."""
+    """Return the address of the record that `entry` refers to.
+
+    In some indexes, the entries lack the space or the partition, which are then parts of the index's key.
+    """
     try:
         prefix = entry.index(NUL) + 1 if index.kind in _PREFIXED_KINDS else 0
         key, *rest = entry_names(entry, prefix)

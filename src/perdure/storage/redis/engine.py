@@ -1,7 +1,7 @@
 """The Redis engine, which stores records on a single server, on a master with sentinels, or on a cluster.
 
-`writer` and `reader` build the calls, `router` sends them to the right node and retries them if that is safe,
-and `node` distinguishes commands that were not sent, were rejected, or have an unknown outcome.
+`writer` and `reader` build commands. `router` sends each command to the right node, and retries it if that is
+safe. `node` finds out whether a failed command was not sent, was rejected, or has an unknown outcome.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ async def open_engine(url: str) -> RedisEngine:
 
 
 class RedisEngine(Engine):
-    """An open storage on Redis. Use an engine only in the event loop in which it was opened."""
+    """An open storage on Redis. Use it only in the event loop in which it was opened."""
 
     name = "redis"
 
@@ -72,7 +72,7 @@ class RedisEngine(Engine):
     ) -> Committed | Refused:
         result = await self._writer.commit(changes, guard, now)
         if isinstance(result, Committed):
-            self._watches.wake(change.address for change in changes)
+            self._watches.wake_for(changes)
         return result
 
     async def page(self, request: PageRequest, *, now: Micros) -> list[Record]:

@@ -48,8 +48,9 @@ def error_code(error: RedisError) -> str:
 def server_error(error: RedisError, where: str, *, writes: bool = False) -> StorageError:
     """Return the storage error that corresponds to a server error.
 
-    A failed command has usually changed nothing. But if an index has the wrong type, the write script may
-    fail after it has written something. If `writes` is true, the error is then StorageFailed.
+    A command that fails has usually changed nothing. There is one exception: if the key of an index has a
+    value of the wrong type, the write script may fail after it has written something. If `writes` is true,
+    this error becomes StorageFailed instead of StorageCorrupt, so that the caller reads before it writes.
     """
     kind, what = _ERRORS_BY_CODE.get(error_code(error), (StorageFailed, "the server failed"))
     if writes and kind is StorageCorrupt:
@@ -68,7 +69,7 @@ def unknown_outcome_error(error: Exception, where: str) -> OutcomeUnknown:
 
 
 def failed_read_error(error: StorageError) -> StorageUnavailable:
-    """Return a retryable error for a read whose reply was lost, with the message and cause of `error`."""
+    """Return a retryable error with the message and the cause of `error`, for a read whose reply was lost."""
     return _with_cause(StorageUnavailable(*error.args), error.__cause__)
 
 

@@ -145,7 +145,7 @@ def _path(path: str, kind: Kind) -> tuple[str, int]:
 
 
 def _driver_options(name: str, given: dict[str, str]) -> dict[str, Any]:
-    """Let redis-py parse `given`, the options that are not perdure's own. Return connection arguments."""
+    """Let redis-py parse the options in `given`. Return them as keyword arguments for its connections."""
     forbidden = sorted(_RESERVED_DRIVER_OPTIONS.intersection(given))
     if forbidden:
         raise CannotOpen(name, f"{', '.join(forbidden)} cannot be set in the URL", _OPTIONS_HELP)
@@ -156,7 +156,7 @@ def _driver_options(name: str, given: dict[str, str]) -> dict[str, Any]:
 
 
 def _check_driver(name: str, driver: dict[str, Any]) -> None:
-    """Check the options for redis-py by creating a connection object, without connecting."""
+    """Check the arguments for redis-py by creating a connection object with them, without connecting."""
     arguments = {
         key: value for key, value in driver.items() if key not in ("connection_class", "max_connections")
     }

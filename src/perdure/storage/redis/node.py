@@ -1,4 +1,4 @@
-"""One server and its connections. Concurrent commands share a round trip.
+"""Sends commands to one server, over several connections. Concurrent commands share a round trip.
 
 The driver's own clients retry failed commands. A commit must not be retried if its reply was lost, so this
 module uses only the driver's connections and distinguishes three failures: the command was not sent, the
@@ -32,7 +32,7 @@ MAX_CALLS_PER_BATCH = 256
 MAX_BATCH_BYTES = 4 * 1024 * 1024
 """Maximum total size, in bytes, of the commands in one round trip, unless a single call is larger."""
 MAX_CONCURRENT_READS = 4
-"""Maximum number of concurrent round trips for reads. For writes it is 1, because 2 was not faster."""
+"""Maximum number of concurrent round trips for reads. Writes use only one, because two were not faster."""
 
 
 class Connection(Protocol):

@@ -62,7 +62,7 @@ class Listener:
             await asyncio.sleep(RESUBSCRIBE_DELAY)
 
     async def _listen(self) -> None:
-        """Listen on the first shard's node until the connection breaks or the shard moves to another node."""
+        """Listen on the node that has shard 0, until the connection breaks or the node loses the shard."""
         node = (await self._topology.nodes_by_shard())[0]
         async with PubSub(node.pool) as subscription:
             async with asyncio.timeout(KEEPALIVE_SECONDS):

@@ -33,7 +33,7 @@ from .stored_layout import (
 )
 
 MAX_RECORDS_PER_READ = 1000
-"""Maximum number of index entries per read of a listing. Each read is twice as large as the one before."""
+"""Maximum number of index entries that a listing reads in one step. The number doubles with each step."""
 
 
 class Reader:
@@ -49,8 +49,8 @@ class Reader:
     ) -> list[Record | Damaged | None]:
         """Read records with one command for each shard, or with one command if one server has all shards.
 
-        `command` builds a command from the keys of records. If a reply would be too large, it lacks the
-        records at the end. Return only the records before the first one that is missing in this way.
+        `command` builds a command from the keys of the records. To limit the size of a reply, the server may
+        omit records at its end. Return only the records that come before the first omitted record.
         """
         groups: defaultdict[int, list[int]] = defaultdict(list)
         for index, address in enumerate(addresses):
@@ -122,7 +122,10 @@ class Reader:
         limit: int,
         now: Micros,
     ) -> list[Record]:
-        """Return up to `limit` records that `scan` finds. Skip records that no longer match their entries."""
+        """Return up to `limit` records to which the index entries of `scan` refer.
+
+        `address` returns the address in an entry. Skip a record if `is_current(record, entry)` is false.
+        """
         page = Page(limit)
         count = limit
         while not page.is_full:

@@ -1,4 +1,4 @@
-"""Sends each call to the node that has its shard, follows redirects, and retries a call if a retry is safe.
+"""Sends each call to the node that has its shard, follows redirects, and repeats a call if that is safe.
 
 A call is retried if it was certainly not executed: it could not be sent, or the server does not have the
 shard or the script. If the reply was lost, a read is retried, but a write is not.
@@ -36,7 +36,9 @@ Call: TypeAlias = tuple[int, Command]
 RETRY_DELAYS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.4)
 """Seconds to wait before each retry. The last value also applies to all further retries."""
 _WRONG_NODE_ERRORS = (BusyLoadingError, ClusterDownError, ReadOnlyError, StorageUnavailable)
-"""Errors of calls that were not executed, perhaps because the node no longer has the shard."""
+"""Errors after which the topology is discovered again. The call was not executed, perhaps because the node no
+longer has the shard.
+"""
 _NOT_EXECUTED_ERRORS = (AskError, NoScriptError, TryAgainError, *_WRONG_NODE_ERRORS)
 
 

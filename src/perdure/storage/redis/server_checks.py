@@ -1,4 +1,4 @@
-"""Before a storage opens, checks that its servers keep acknowledged writes and that its format is supported.
+"""Checks, before a storage is opened, that its servers keep acknowledged writes and its format is supported.
 
 A server with a memory limit may be configured to evict keys when its memory is full. A server without an
 append-only file loses its newest writes when its process is killed. Such servers, and servers whose
@@ -88,14 +88,14 @@ async def _check_persistence(location: Location, node: Node, info: dict[str, str
         [reply] = await node.send_now(("CONFIG", "GET", "appendfsync"))
         if reply not in ([b"appendfsync", b"always"], {b"appendfsync": b"always"}):
             reason = f"{node.name} does not flush each write to disk, or its appendfsync cannot be read"
-            remedy = "set appendfsync always, or remove persistence=always"
+            remedy = "set appendfsync always, or remove persistence=always from the URL"
             raise UnsafeServer(location.display_name, reason, remedy)
 
 
 def _refuse_unless_accepted(location: Location, reason: str, remedy: str) -> None:
-    """Log a warning if the URL accepts lost writes (`persistence=any`). Otherwise raise UnsafeServer."""
+    """Raise UnsafeServer. If the URL contains `persistence=any`, only log a warning instead."""
     if location.options.persistence != "any":
-        remedy += ", or add persistence=any to the URL to accept the loss"
+        remedy += ", or add persistence=any to the URL to accept that writes can be lost"
         raise UnsafeServer(location.display_name, reason, remedy)
     log.warning("%s: acknowledged writes may be lost when the server stops", reason)
 

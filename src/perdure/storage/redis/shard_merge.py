@@ -19,7 +19,8 @@ from .stored_layout import LexRange
 class ShardScan:
     """A scan of one shard of an index.
 
-    `entries` have been read but not returned. `remaining` is the range that has not been read.
+    `entries` holds the entries that were read but not yet taken by the caller. `remaining` is the part of the
+    range that was not yet read.
     """
 
     def __init__(self, shard: int, key: bytes, lex_range: LexRange) -> None:
@@ -51,7 +52,7 @@ class MergedScan:
         self._is_started = False
 
     async def take(self, count: int) -> list[bytes]:
-        """Return the next `count` entries, or fewer at the end of the scan."""
+        """Return the next `count` entries of all shards together, or fewer at the end of the scan."""
         found: list[bytes] = []
         while len(found) < count:
             await self._refill(count)
@@ -83,8 +84,8 @@ class MergedScan:
     def _pop_sorted(self, count: int) -> list[bytes]:
         """Remove and return up to `count` entries in sorted order.
 
-        If a shard may have unread entries, return nothing that follows the last entry read from that shard.
-        The unread entries of the shard could come first.
+        If a shard may have unread entries, they follow the last entry that was read from it. Therefore return
+        no entry of any shard that comes after this last entry, because the unread entries could come first.
         """
         last_read = [scan.entries[-1] for scan in self._scans if not scan.is_exhausted]
         parts = [[(entry, scan.shard) for entry in scan.entries] for scan in self._scans if scan.entries]

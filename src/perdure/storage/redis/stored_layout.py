@@ -1,11 +1,12 @@
-"""Defines the names of keys, the entries of indexes, and the stored form of a record.
+"""Defines the names of Redis keys, the entries of indexes, and the stored form of a record.
 
-All keys of a shard have the same hash tag. A cluster keeps them in one slot, so that one script can use them.
-Names are separated by NUL, which no name contains. Every index is a sorted set whose scores are all equal, so
-its entries are sorted by their bytes. Numbers have 16 digits, so that they sort in numerical order. No
-counters are stored: `counts` counts the entries in a range of an index.
+All Redis keys of a shard have the same hash tag, so a cluster keeps them in one slot, and one script can use
+them all. Names are separated by NUL, which no name contains. Every index is a sorted set whose scores are all
+equal, so its entries are sorted by their bytes. Numbers have 16 digits, so that they sort in numerical order.
+No counters are stored: `counts` counts the entries in a range of an index. In this table, `key` is the key of
+a record within its partition:
 
-    key                                         entries of the index
+    Redis key                                   entries of the index
     R space partition key                       (a record, stored as one string)
     o space partition                           order key
     g space partition                           tag order key
@@ -135,7 +136,10 @@ class LexRange(msgspec.Struct, frozen=True):
 
 
 def position_entry(position: Position, partition: str | None, tag: Tag | None) -> bytes:
-    """Return the entry for `position` in the listing of `partition`, or of all partitions if that is None."""
+    """Return the entry for `position` in a listing of `partition`, or of all partitions if it is None.
+
+    If `tag` is not None, the listing is sorted by tag.
+    """
     names = [position.key] if partition is not None else [position.key, position.partition]
     return tag_prefix(tag) + encode_number(position.order) + join_names(*names)
 
@@ -201,7 +205,10 @@ def encode_state(record: Record) -> bytes:
 
 
 def decode_state(address: Address, value: bytes) -> RecordState | None:
-    """Decode the state that the write script found at `address`. A damaged record raises StorageCorrupt."""
+    """Decode the state of the record that the write script found at `address`.
+
+    Return None if there was no record. Raise StorageCorrupt if the record is damaged.
+    """
     if not value:
         return None
     if value == DAMAGED:

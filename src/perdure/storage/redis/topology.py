@@ -1,6 +1,6 @@
 """Finds out which node has which shard, from the URL, from sentinels, or from the slot map of a cluster.
 
-The known topology may be out of date. After a call of `invalidate`, the next use discovers it again.
+The known topology may be out of date. After a call of `invalidate`, it is discovered again when needed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Topology(ABC):
         self._closed = False
 
     async def nodes_by_shard(self) -> Sequence[Node]:
-        """Return the node of each shard, ordered by shard number. Discover an unknown topology first."""
+        """Return the node of each shard, ordered by shard number. Discover the topology if it is unknown."""
         if self._nodes_by_shard is None:
             async with self._discovery_lock:
                 self._check_open()
@@ -162,7 +162,7 @@ class ClusterTopology(Topology):
 
 
 class _SlotMap(msgspec.Struct, frozen=True):
-    """The slot map from one node. An isolated node reports a failed cluster or an older epoch."""
+    """The slot map that one node reports. An isolated node reports a failed cluster or an older epoch."""
 
     hosts: Sequence[Host] = ()
     """The host of each shard, ordered by shard number. Empty if the node does not know all of these hosts."""

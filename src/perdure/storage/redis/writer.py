@@ -44,13 +44,15 @@ from .stored_layout import (
 )
 
 MAX_MESSAGE_BYTES = 1024
-"""Maximum size of a notification in bytes. A larger one lacks the addresses and wakes all watches."""
+"""Maximum size of a notification in bytes. If the addresses do not fit, they are omitted, and all watches
+wake.
+"""
 MAX_PURGED_PER_CALL = 100
 """Maximum number of records that one script call purges. More would block the server for too long."""
 
 
 class Writer:
-    """Writes commits and purges records. Each notification starts with `client`, the sender's id."""
+    """Writes commits and purges records. Sends notifications, in which `client` identifies the sender."""
 
     def __init__(self, router: Router, keys: Keys, client: bytes) -> None:
         self._router = router
@@ -100,7 +102,7 @@ class Writer:
     async def _delete_expired(
         self, addresses: Sequence[Address], until: Micros, purged: list[Purged]
     ) -> None:
-        """Delete the expired records among `addresses`. Append them to `purged`, in the same order."""
+        """Delete the records at `addresses` that have expired. Append them to `purged`, in the same order."""
         batches = batches_by_shard(addresses, MAX_PURGED_PER_CALL)
         calls = [
             _write_call(self._keys, [_Write("purge", each) for each in batch], None, until, self._client)
@@ -146,7 +148,7 @@ def _write_of(change: Change, guard: Guard | None, now: Micros) -> _Write:
 def _write_call(
     keys: Keys, writes: Sequence[_Write], guard: Guard | None, now: Micros, client: bytes
 ) -> Call:
-    """Return the call of the write script for `writes`, whose records must all be in the same shard."""
+    """Return the call of the write script for `writes`. All their records must be in the same shard."""
     addresses = [write.address for write in writes]
     partition = addresses[0].partition
     partitions = [address[:2] for address in addresses]

@@ -1,4 +1,4 @@
-"""Check, create, migrate and open the database file, and load the SQL statements.
+"""Checks, creates, migrates and opens the database file, and loads the SQL statements.
 
 Each SQL statement is in its own file, `sql/<name>.sql`.
 """
@@ -23,12 +23,12 @@ _PACKAGE = files(__package__ or "")
 _MIN_VERSION = (3, 40)
 _HEADER_READ_ATTEMPTS = 5
 _LOCK_RETRY_SECONDS = 0.0005, 0.003
-"""Range of the random delay between attempts to get a lock. SQLite's own delays are longer: with them,
-a process may never get the lock while other processes keep writing."""
+"""Minimum and maximum of the random delay between attempts to get a lock. SQLite's own delays are so
+long that a process might never get the lock while other processes keep writing."""
 
 
 def prepare_database(location: Location, steps: tuple[tuple[str, ...], ...] | None = None) -> None:
-    """Create or migrate the file, and switch it to WAL mode. An unusable file is left unchanged."""
+    """Create or migrate the file, and switch it to WAL mode. A file that cannot be used is left unchanged."""
     if sqlite3.sqlite_version_info < _MIN_VERSION:
         reason = f"this Python uses SQLite {sqlite3.sqlite_version}, which is too old"
         raise CannotOpen(location.display_name, reason, "use a Python build with SQLite 3.40 or later")
@@ -46,7 +46,10 @@ def prepare_database(location: Location, steps: tuple[tuple[str, ...], ...] | No
 
 
 def connect(location: Location, *, create: bool = False, wait_for_locks: bool = False) -> sqlite3.Connection:
-    """Return a connection for any thread. Only with `wait_for_locks`, it waits for a locked database."""
+    """Return a connection that can be used in any thread.
+
+    While another process locks the database, statements wait if `wait_for_locks` is true, and otherwise fail.
+    """
     options = location.options
     db = sqlite3.connect(
         f"{_uri(location)}?mode={'rwc' if create else 'rw'}",
@@ -90,7 +93,7 @@ def _uri(location: Location) -> str:
 
 
 def _migrate(db: sqlite3.Connection, location: Location, steps: tuple[tuple[str, ...], ...]) -> None:
-    """In one transaction, run all migrations that have not run yet."""
+    """Run all migrations that have not run yet, in one transaction."""
     if _read_version(db, location) == len(steps):
         return
     db.execute("BEGIN")
@@ -151,7 +154,8 @@ def _read_header_with_retry(location: Location) -> tuple[int, int]:
 def _read_header(location: Location) -> tuple[int, int]:
     """Return the application id and the schema version from the header of the file, without taking locks.
 
-    Do not use `open` to read the file: on POSIX, closing it would release all locks of this process on it.
+    Do not use `open` to read the file. On POSIX, closing the file would release all locks that this process
+    has on it.
     """
     db = sqlite3.connect(f"{_uri(location)}?mode=ro&immutable=1", uri=True)
     try:

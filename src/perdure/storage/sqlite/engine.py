@@ -49,7 +49,7 @@ async def open_engine(url: str) -> SqliteEngine:
 
 
 def _connect(location: Location) -> tuple[sqlite3.Connection, sqlite3.Connection]:
-    """Return a connection for writing and one for reading. Call this function in a thread: it can block."""
+    """Return a connection for writing and one for reading. Run this in a thread, because it can block."""
     prepare_database(location)
     writing = connect(location)
     try:
@@ -60,7 +60,7 @@ def _connect(location: Location) -> tuple[sqlite3.Connection, sqlite3.Connection
 
 
 class SqliteEngine(Engine):
-    """An engine with an open SQLite file. Use it only in the event loop that opened it."""
+    """An open storage in a SQLite file. Use it only in the event loop that opened it."""
 
     name = "sqlite"
 
@@ -80,7 +80,7 @@ class SqliteEngine(Engine):
     ) -> Committed | Refused:
         def wake(result: Committed | Refused) -> None:
             if isinstance(result, Committed):
-                self._watches.wake(change.address for change in changes)
+                self._watches.wake_for(changes)
 
         return await self._writer.run(lambda transaction: transaction.commit(changes, guard, now), wake)
 

@@ -1,4 +1,4 @@
-"""Convert SQLite errors to storage errors by their result codes. SQLite's messages are not parsed."""
+"""Converts SQLite errors to storage errors by their result codes. SQLite's messages are not parsed."""
 
 from __future__ import annotations
 

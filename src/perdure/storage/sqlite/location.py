@@ -1,4 +1,4 @@
-"""Parse a `sqlite:` URL into a file path and options."""
+"""Parses a `sqlite:` URL into a file path and options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections for reading. In WAL mode, they see the newest commit and never wait for a writer.
+"""Manages the connections for reading. In WAL mode, they see the newest commit and never wait for a writer.
 
 A lookup by key takes less time than a switch to another thread, so it runs in the event loop. A read of many
 rows runs in a small thread pool.

@@ -1,4 +1,4 @@
-"""Convert rows to records. A row with invalid UTF-8 becomes `Damaged` and does not affect other rows.
+"""Converts rows to records. A row with invalid UTF-8 becomes `Damaged` and does not affect other rows.
 
 The `sqlite3` module raises an error at a row with invalid UTF-8 and ends the statement. The statement is
 then run again with a slower text factory, which returns None for invalid text.
@@ -27,7 +27,7 @@ def read(
     values: Mapping[str, object],
     take: Callable[[Iterator[Record | Damaged]], T],
 ) -> T:
-    """Run the statement `sql`, pass an iterator over the records to `take`, and return its result.
+    """Run the statement `sql`, pass an iterator over the records to `take`, and return the result of `take`.
 
     If a record is damaged, run the statement again, and call `take` a second time.
     """
@@ -51,7 +51,7 @@ def wrong_counters(db: sqlite3.Connection) -> list[tuple[Space, str, Tag, int, i
 
 
 def _records(db: sqlite3.Connection, sql: str, values: Mapping[str, object]) -> Generator[Record | Damaged]:
-    """Yield the records. Close the generator after use: an open one keeps SQLite from truncating its log."""
+    """Yield the records. Close the generator after use, so that SQLite can truncate its log."""
     with closing(db.execute(sql, values)) as cursor:
         for row in cursor:
             yield _record(row)

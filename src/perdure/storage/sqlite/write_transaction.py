@@ -1,4 +1,4 @@
-"""Run `commit` and `purge` in a SQLite transaction that many calls share.
+"""Runs `commit` and `purge` in a SQLite transaction that many calls share.
 
 Each commit is decided before it writes anything, so a refused commit needs no rollback. The changes to
 counters are added up and written once, at the end of the transaction.
@@ -139,7 +139,7 @@ class Transaction:
         self._db.execute(_INSERT, msgspec.structs.astuple(record))  # the columns are the fields, in order
 
     def _delete_expired(self, sql: str, values: tuple[object, ...]) -> list[Purged]:
-        """Delete the expired records that the SELECT statement `sql` finds. Return what was deleted."""
+        """Delete the expired records that the SELECT statement `sql` finds, and return them."""
         with text_or_none(self._db):
             rows: list[_ExpiredRow] = self._db.execute(sql, values).fetchall()
         self._db.executemany(_DELETE, [row[:1] for row in rows])

@@ -1,9 +1,9 @@
-"""The writer: a thread that owns the only connection for writing, and runs jobs in shared transactions.
+"""The writer: a thread that owns the only connection for writing, and runs jobs, such as commits and purges.
 
-All jobs that are waiting when a transaction starts share this transaction and one flush to disk. If the
-transaction fails, except because of a lock, each job is repeated in its own transaction. A job that does not
-fit on the disk therefore does not make other jobs fail. Each job has its own result, which
-is delivered after COMMIT has returned.
+All jobs that are waiting when a transaction starts share the transaction and one flush to disk. If the
+transaction fails, each job is repeated in its own transaction, unless the database was locked. Therefore a
+job that does not fit on the disk does not make other jobs fail. Each job has its own result, which is
+delivered after COMMIT has returned.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ POLL_SECONDS = 0.04
 
 
 class _Job(NamedTuple, Generic[T]):
-    """Work to do in a transaction, and the future that receives the result. `work` can run more than once."""
+    """Work to do in a transaction, and the future for its result. `work` may be called more than once."""
 
     work: Callable[[Transaction], T]
     on_result: Callable[[T], None]

@@ -12,7 +12,7 @@ from uuid import uuid4
 from .process import NOBODY_UID, Server, package_folder, port_responds, wait_until
 
 _STARTUP = b"\x00\x03\x00\x00user\x00perdure\x00database\x00postgres\x00\x00"
-"""PostgreSQL's startup message without the length field. The server replies `R` when it is ready."""
+"""The startup message of PostgreSQL's protocol, without its length. A server that is ready replies `R`."""
 
 
 class Postgres(Server):

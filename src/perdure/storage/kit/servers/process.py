@@ -23,7 +23,7 @@ SUPERVISOR = Path(__file__).with_name("supervisor.py")
 START_TIMEOUT = 60.0
 """Seconds to wait until a server responds. The time is long enough for slow machines."""
 NOBODY_UID = 65534
-"""The user id for PostgreSQL if the tests run as root. PostgreSQL itself refuses to run as root."""
+"""The id of the user that runs PostgreSQL if the tests run as root. PostgreSQL refuses to run as root."""
 
 
 class MissingServer(Exception):
@@ -170,7 +170,7 @@ def free_port() -> int:
 
 
 def port_responds(port: int, request: bytes = b"", response: bytes = b"") -> bool:
-    """Return whether a server listens on `port` and replies to `request` with `response` (if not empty)."""
+    """Return whether a server listens on `port` and, if `response` is not empty, sends it after `request`."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1) as line:
             line.sendall(request)
@@ -180,7 +180,7 @@ def port_responds(port: int, request: bytes = b"", response: bytes = b"") -> boo
 
 
 def wait_until(what: str, condition: Callable[[], bool]) -> None:
-    """Wait until `condition` returns true. After START_TIMEOUT, raise ServerFailed with message `what`."""
+    """Wait until `condition` returns true. After START_TIMEOUT seconds, raise ServerFailed(what)."""
     deadline = time.monotonic() + START_TIMEOUT
     while not condition():
         if time.monotonic() > deadline:

@@ -1,8 +1,8 @@
 """Runs a server as a child process, and stops the server when this program's standard input is closed.
 
-A killed test run therefore leaves no server behind. Run this file as a script, which prints the process id of
-the server: `python -I -S supervisor.py USER COMMAND...`. The script starts fast, because it imports neither
-perdure nor site packages. USER is a numeric user id, or `-` to keep the current user.
+Therefore a test run that is killed leaves no server behind. Run this file as a script, which prints the
+process id of the server: `python -I -S supervisor.py USER COMMAND...`. USER is a numeric user id, or `-` to
+keep the current user. The script starts fast, because it imports neither perdure nor site packages.
 """
 
 from __future__ import annotations
