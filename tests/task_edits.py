@@ -16,7 +16,6 @@ from perdure.tasks import (
     edits,
 )
 from perdure.tasks.canonical_json import JsonLike
-from perdure.tasks.owner import partition_of
 from perdure.tasks.stored_task import TASKS, tags_of
 
 
@@ -76,7 +75,7 @@ async def all_tasks(store: TaskStore, status: Status | None = None) -> list[Snap
 
 async def counts(store: TaskStore, owner: Owner | None = None) -> dict[Status, int]:
     """Return the number of tasks of each status that occurs: of one owner, or of all."""
-    partition = None if owner is None else partition_of(owner, "")
+    partition = None if owner is None else store.partition_of(owner)
     by_tag = await store.storage.counts(TASKS, partition, now=store.clock())
     by_status = {status: sum(by_tag.get(tag, 0) for tag in tags_of(status)) for status in Status}
     return {status: count for status, count in by_status.items() if count}

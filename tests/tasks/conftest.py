@@ -28,4 +28,4 @@ async def subject(
 
 @pytest.fixture
 async def store(subject: Subject, clock: Clock) -> TaskStore:
-    return TaskStore(subject.storage, StoreConfig(allow_anonymous=True), clock=clock)
+    return TaskStore(subject.storage, StoreConfig(allow_anonymous=True), clock=clock, application="tests")

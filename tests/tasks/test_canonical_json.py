@@ -28,6 +28,7 @@ def full_record() -> TaskRecord:
     return TaskRecord(
         task_id=TaskId("0123456789abcdef0123456789abcdef"),
         owner=Owner.user("https://issuer.example", "ana:1%\0"),
+        application="reports",
         session_id="session-1",
         status=Status.COMPLETED,
         status_message="done ✓",
@@ -59,7 +60,7 @@ def full_record() -> TaskRecord:
 
 @row(13)
 def test_the_canonical_bytes_are_those_of_the_golden_file() -> None:
-    assert encode_task(full_record()) == (GOLDEN / "task-v1.json").read_bytes().rstrip(b"\n")
+    assert encode_task(full_record()) == (GOLDEN / "task-v2.json").read_bytes().rstrip(b"\n")
 
 
 @row(10, 13)
@@ -74,8 +75,8 @@ def test_a_record_comes_back_whole() -> None:
 
 @row(11)
 def test_a_record_of_an_older_version_loads() -> None:
-    """The minimum that the first version wrote: every later field has a default."""
-    body = (GOLDEN / "task-v1-minimal.json").read_text(encoding="utf-8").rstrip("\n")
+    """The minimum that the first version of this format wrote: every later field has a default."""
+    body = (GOLDEN / "task-v2-minimal.json").read_text(encoding="utf-8").rstrip("\n")
     task = decode_task("0123456789abcdef0123456789abcdef", body)
     assert task.status is Status.WORKING
     assert task.variables == {}
@@ -83,9 +84,16 @@ def test_a_record_of_an_older_version_loads() -> None:
     assert encode_task(task).decode() == body
 
 
+def test_a_record_of_a_development_version_is_refused_and_not_misread() -> None:
+    """The first format had no application."""
+    body = (GOLDEN / "task-v1-minimal.json").read_text(encoding="utf-8").rstrip("\n")
+    with pytest.raises(CorruptRecord, match="format is 1, which only development versions of perdure wrote"):
+        decode_task("0123456789abcdef0123456789abcdef", body)
+
+
 @row(12)
 def test_unknown_fields_are_kept_at_every_level() -> None:
-    stored = json.loads((GOLDEN / "task-v1.json").read_text(encoding="utf-8"))
+    stored = json.loads((GOLDEN / "task-v2.json").read_text(encoding="utf-8"))
     stored["priority"] = {"level": 3}
     stored["outcome"]["signature"] = "abc"
     stored["inputs"]["name"]["urgency"] = [1]

@@ -18,6 +18,17 @@ pytestmark = pytest.mark.anyio
 
 KIB = 1024
 ELICIT = InputRequest(kind=InputKind.ELICITATION, params={"message": "Whose?"})
+FORM = InputRequest(
+    kind=InputKind.ELICITATION,
+    params={
+        "message": "Whose?",
+        "requestedSchema": {
+            "type": "object",
+            "properties": {"name": {"type": "string"}},
+            "required": ["name"],
+        },
+    },
+)
 SAMPLE = InputRequest(kind=InputKind.SAMPLING, params={"messages": []})
 ROOTS = InputRequest(kind=InputKind.ROOTS)
 YES: Json = {"action": "accept", "content": {"name": "Ana", "age": 40}}
@@ -51,11 +62,14 @@ async def test_a_round_is_stored_and_partial_answers_keep_waiting(store: TaskSto
 
 @row(81)
 async def test_asked_through_one_client_and_answered_through_another(subject: Subject, clock: Clock) -> None:
-    asked = await asking(TaskStore(subject.storage, clock=clock), name=ELICIT)
+    asked = await asking(TaskStore(subject.storage, clock=clock, application="tests"), name=ELICIT)
     other = await subject.another_client()
-    store = TaskStore(other, clock=clock)
+    store = TaskStore(other, clock=clock, application="tests")
     answered = await store.update(ANA, asked.task.task_id, lambda read: store.answer(read, {"name": YES}))
-    assert await TaskStore(subject.storage, clock=clock).get(ANA, asked.task.task_id) == answered
+    assert (
+        await TaskStore(subject.storage, clock=clock, application="tests").get(ANA, asked.task.task_id)
+        == answered
+    )
     await other.close()
 
 
@@ -87,6 +101,8 @@ async def test_unknown_keys_are_passed_over_and_nothing_accepted_is_not_resumed(
         (ELICIT, {"action": "accept", "content": [1]}),
         (ELICIT, "accept"),
         (ELICIT, None),
+        (FORM, {"action": "accept", "content": {"name": 7}}),
+        (FORM, {"action": "accept"}),
         (SAMPLE, YES),
         (SAMPLE, {"role": "assistant", "content": {}}),
         (SAMPLE, {"role": "robot", "content": {}, "model": "m"}),

@@ -74,7 +74,7 @@ async def test_no_parameter_changes_the_owner(store: TaskStore) -> None:
 
 @row(27)
 async def test_hostile_owners_stay_apart_in_listing_and_quota(subject: Subject, clock: Clock) -> None:
-    store = TaskStore(subject.storage, StoreConfig(max_tasks_per_owner=2), clock=clock)
+    store = TaskStore(subject.storage, StoreConfig(max_tasks_per_owner=2), clock=clock, application="tests")
     names = ["a", "a:", "a:b", "a#", "{a}", "a%", "a%3A", "a/", "a\0", "á", "a" * 200]
     ids = {
         name: [each.task.task_id for each in await created(store, 2, Owner.user("i", name))] for name in names
@@ -89,7 +89,7 @@ async def test_hostile_owners_stay_apart_in_listing_and_quota(subject: Subject, 
 async def test_anonymous_callers_are_refused_on_every_operation_unless_allowed(
     subject: Subject, clock: Clock
 ) -> None:
-    store = TaskStore(subject.storage, clock=clock)
+    store = TaskStore(subject.storage, clock=clock, application="tests")
     for attempt in (
         store.create(ANONYMOUS, CALL),
         store.get(ANONYMOUS, "0" * 32),
@@ -116,7 +116,7 @@ async def test_if_anonymous_is_allowed_the_id_is_the_key_and_nothing_is_listed(s
 @row(30)
 async def test_only_the_global_maximum_applies_to_anonymous_tasks(subject: Subject, clock: Clock) -> None:
     config = StoreConfig(allow_anonymous=True, max_tasks_per_owner=1, max_tasks=3)
-    store = TaskStore(subject.storage, config, clock=clock)
+    store = TaskStore(subject.storage, config, clock=clock, application="tests")
     await created(store, 3, ANONYMOUS)
     await subject.caught_up()
     with pytest.raises(QuotaExceeded) as caught:
@@ -146,7 +146,7 @@ async def test_the_owner_quota_is_refused_with_a_hint(store: TaskStore, clock: C
 
 @row(35)
 async def test_the_global_maximum_counts_all_owners(subject: Subject, clock: Clock) -> None:
-    store = TaskStore(subject.storage, StoreConfig(max_tasks=4), clock=clock)
+    store = TaskStore(subject.storage, StoreConfig(max_tasks=4), clock=clock, application="tests")
     made = await created(store, 2) + await created(store, 2, BOB)
     await subject.caught_up()
     with pytest.raises(QuotaExceeded, match="this server has 4") as caught:
@@ -159,7 +159,7 @@ async def test_the_global_maximum_counts_all_owners(subject: Subject, clock: Clo
 
 @row(35)
 async def test_zero_is_no_global_maximum(subject: Subject, clock: Clock) -> None:
-    store = TaskStore(subject.storage, StoreConfig(max_tasks=0), clock=clock)
+    store = TaskStore(subject.storage, StoreConfig(max_tasks=0), clock=clock, application="tests")
     await created(store, 30)
     await subject.caught_up()
     assert await task_edits.counts(store) == {Status.WORKING: 30}
@@ -167,7 +167,7 @@ async def test_zero_is_no_global_maximum(subject: Subject, clock: Clock) -> None
 
 @row(37)
 async def test_concurrent_creators_never_exceed_the_quota(subject: Subject, clock: Clock) -> None:
-    store = TaskStore(subject.storage, StoreConfig(max_tasks_per_owner=7), clock=clock)
+    store = TaskStore(subject.storage, StoreConfig(max_tasks_per_owner=7), clock=clock, application="tests")
     results = await asyncio.gather(*[store.create(ANA, CALL) for _ in range(40)], return_exceptions=True)
     assert sum(isinstance(each, Snapshot) for each in results) == 7
     assert sum(isinstance(each, QuotaExceeded) for each in results) == 33

@@ -226,7 +226,7 @@ async def test_limits_are_those_of_the_configuration(subject: Subject, clock: Cl
         max_variable_depth=1, max_string_length=5, max_variable_size_bytes=50, max_variables=2,
         max_params_size_bytes=10, max_result_size_bytes=10, max_error_size_bytes=1024, max_message_length=64,
     )  # fmt: skip
-    store = TaskStore(subject.storage, config, clock=clock)
+    store = TaskStore(subject.storage, config, clock=clock, application="tests")
     made = await store.create(ANA, NewTask(method="m"))
     for changes in ({"a": [[1]]}, {"a": "x" * 6}, {"a": 1, "b": 2, "c": 3}):
         with pytest.raises(LimitExceeded):
@@ -339,7 +339,7 @@ async def test_other_hostile_arguments_are_refused_by_name(store: TaskStore) -> 
 
 
 async def test_an_id_that_could_not_be_found_again_is_refused(subject: Subject) -> None:
-    store = TaskStore(subject.storage, new_id=lambda: TaskId("ab-cd"))
+    store = TaskStore(subject.storage, new_id=lambda: TaskId("ab-cd"), application="tests")
     with pytest.raises(InvalidValue, match="task_id"):
         await store.create(ANA, CALL)
 

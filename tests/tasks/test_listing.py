@@ -60,7 +60,9 @@ async def test_listings_are_by_creation_and_newest_first_if_asked(store: TaskSto
 def test_a_walk_meets_what_stays_once_while_others_come_and_go(seed: int) -> None:
     async def walk() -> None:
         chance, clock = random.Random(seed), Clock()
-        store = TaskStore(Storage(MemoryEngine()), StoreConfig(max_tasks_per_owner=1000), clock=clock)
+        store = TaskStore(
+            Storage(MemoryEngine()), StoreConfig(max_tasks_per_owner=1000), clock=clock, application="tests"
+        )
         stay: list[str] = []
         leave: list[str] = []
         for _ in range(30):
@@ -133,7 +135,7 @@ async def test_a_cursor_cannot_be_forged_or_damaged(store: TaskStore) -> None:
 
 @row(41)
 async def test_replicas_accept_each_others_cursors(subject: Subject, clock: Clock) -> None:
-    one, other = (TaskStore(subject.storage, clock=clock) for _ in range(2))
+    one, other = (TaskStore(subject.storage, clock=clock, application="tests") for _ in range(2))
     await created(one, 5)
     cursor = (await one.list(ANA, limit=2)).next_cursor
     assert len((await other.list(ANA, cursor=cursor)).tasks) == 3
@@ -218,7 +220,7 @@ async def _walk(store: TaskStore, wanted: TaskFilter, limit: int) -> list[str]:
 @row(45)
 async def test_a_filter_reads_a_thousand_records_a_call_and_continues(subject: Subject, clock: Clock) -> None:
     config = StoreConfig(max_tasks_per_owner=5000)
-    store = TaskStore(subject.storage, config, clock=clock)
+    store = TaskStore(subject.storage, config, clock=clock, application="tests")
     await asyncio.gather(*[store.create(ANA, NewTask(method="common")) for _ in range(1200)])
     clock.advance(SECOND)
     rare = await store.create(ANA, NewTask(method="rare"))
@@ -284,7 +286,7 @@ async def test_a_corrupt_record_is_surfaced_and_quarantined(subject: Subject, st
 
 
 async def _damage(storage: Storage, task_id: str, body: str) -> None:
-    address = Address(TASKS, partition_of(ANA, task_id), task_id)
+    address = Address(TASKS, partition_of("tests", ANA, task_id), task_id)
     record = await storage.get(address, now=START)
     assert record is not None
     await storage.commit([record.replace_with(body=body, tag=record.tag)], now=START)
@@ -303,7 +305,11 @@ async def test_a_record_of_another_owner_in_a_partition_is_corrupt_not_shown(
 ) -> None:
     mine = await store.create(ANA, CALL)
     moved = Record(
-        space=TASKS, partition=partition_of(BOB, ""), key=mine.task.task_id, order=1, body=mine.record.body
+        space=TASKS,
+        partition=partition_of("tests", BOB, ""),
+        key=mine.task.task_id,
+        order=1,
+        body=mine.record.body,
     )
     await subject.storage.commit([Insert(record=moved)], now=START)
     with pytest.raises(CorruptRecord, match="does not match its address"):

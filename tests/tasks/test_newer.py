@@ -162,10 +162,10 @@ async def test_a_task_of_a_newer_version_is_left_as_it_is_by_every_operation(
     await subject.caught_up()
     page = await store.list(ANA)
     assert [each.task.task_id for each in page.tasks] == [other.task.task_id]
-    assert ([each.key for each in page.newer], page.corrupt) == ([task_id], ())
+    assert ([each.key for each in page.not_readable], page.corrupt) == ([task_id], ())
     assert (await store.purge()).purged == ()
     found = await task_edits.quarantine_damaged(store)
-    assert (found.newer, found.damaged, found.examined) == (1, (), 2)
+    assert (found.not_readable, found.damaged, found.examined) == (1, (), 2)
     assert await stored(store.storage, record.address, now=clock.now) == record
 
 

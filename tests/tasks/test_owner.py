@@ -16,7 +16,7 @@ from .samples import owners
 @row(27)
 @given(owners, owners)
 def test_different_owners_have_different_partitions_and_none_is_a_prefix(one: Owner, other: Owner) -> None:
-    first, second = partition_of(one, "t"), partition_of(other, "t")
+    first, second = partition_of("a", one, "t"), partition_of("a", other, "t")
     assert (first == second) == (one == other)
     assert "\0" not in first
     if one != other:
@@ -29,7 +29,7 @@ def test_owners_cannot_be_made_to_look_like_each_other() -> None:
     made = [Owner.user(issuer, subject) for issuer in ["", *names] for subject in names]
     made += [Owner.client(issuer, subject) for issuer in ["", *names] for subject in names]
     made += [Owner.session(name) for name in names] + [Owner.local()]
-    assert len({partition_of(owner, "") for owner in made}) == len(made)
+    assert len({partition_of("a", owner, "") for owner in made}) == len(made)
 
 
 def test_an_empty_name_is_refused() -> None:
@@ -51,4 +51,5 @@ def test_an_owner_too_long_or_not_utf8_is_refused() -> None:
 
 
 def test_each_anonymous_task_is_a_partition_of_its_own() -> None:
-    assert partition_of(Owner.anonymous(), "a") != partition_of(Owner.anonymous(), "b")
+    anonymous = Owner.anonymous()
+    assert partition_of("app", anonymous, "a") != partition_of("app", anonymous, "b")

@@ -47,7 +47,7 @@ async def test_a_ttl_is_a_day_by_default_and_thirty_at_most(store: TaskStore) ->
 
 @row(54)
 async def test_null_never_expires_if_no_maximum_is_set(subject: Subject, clock: Clock) -> None:
-    store = TaskStore(subject.storage, FOREVER, clock=clock)
+    store = TaskStore(subject.storage, FOREVER, clock=clock, application="tests")
     made = await store.create(ANA, NewTask(method="m", ttl_ms=None))
     default = await store.create(ANA, CALL)
     assert (made.task.ttl_ms, default.task.ttl_ms) == (None, None)
@@ -155,7 +155,7 @@ def test_the_ttl_that_clients_see_is_ahead_of_every_started_task(ttl: int, momen
     """For weeks: a client that gives up at `createdAt + ttl` never does so while the task lives."""
     config, now = StoreConfig(), START
     new = NewTask(method="m", ttl_ms=ttl, function="work")
-    task = edits.create(new, owner=ANA, task_id=new_task_id(), now=now, config=config)
+    task = edits.create(new, application="tests", owner=ANA, task_id=new_task_id(), now=now, config=config)
     assert (
         expiry_and_deadlines.client_ttl_ms(task, now + HOUR) == ttl
     )  # it has not been started, and expires then
@@ -184,7 +184,7 @@ def assert_ahead(task: TaskRecord, now: int, shown: int) -> int:
 
 
 async def test_results_can_be_kept_for_ever(subject: Subject, clock: Clock) -> None:
-    store = TaskStore(subject.storage, StoreConfig(retention=None), clock=clock)
+    store = TaskStore(subject.storage, StoreConfig(retention=None), clock=clock, application="tests")
     done = await task_edits.finish(store, await store.create(ANA, CALL), Success.of(1))
     clock.advance(100_000 * HOUR)
     assert await store.get(ANA, done.task.task_id) == done

@@ -79,7 +79,7 @@ async def test_a_task_has_what_it_was_created_with(store: TaskStore) -> None:
 
 @row(7)
 async def test_create_never_overwrites(subject: Subject, clock: Clock) -> None:
-    store = TaskStore(subject.storage, clock=clock, new_id=lambda: TaskId("a" * 32))
+    store = TaskStore(subject.storage, clock=clock, new_id=lambda: TaskId("a" * 32), application="tests")
     first = await store.create(ANA, CALL)
     with pytest.raises(AlreadyExists):
         await store.create(ANA, NewTask(method="other"))
@@ -100,7 +100,7 @@ async def test_ids_carry_128_random_bits(store: TaskStore) -> None:
 @given(params=json_values, result=json_values)
 def test_parameters_and_results_come_back_as_they_went(params: Json, result: Json) -> None:
     async def round_trip() -> None:
-        store = TaskStore(Storage(MemoryEngine()))
+        store = TaskStore(Storage(MemoryEngine()), application="tests")
         made = await store.create(ANA, NewTask(method="m", params=params, meta=result))
         await task_edits.finish(store, made, Success.of(result))
         task = (await store.get(ANA, made.task.task_id)).task
@@ -280,9 +280,9 @@ async def test_delete_of_a_task_changed_in_between_is_a_conflict(subject: Subjec
                 await task_edits.report(self, Snapshot.from_record(found), message="in between")
             return found
 
-    made = await TaskStore(subject.storage, clock=clock).create(ANA, CALL)
+    made = await TaskStore(subject.storage, clock=clock, application="tests").create(ANA, CALL)
     with pytest.raises(ConcurrentModification):
-        await Slow(subject.storage, clock=clock).delete(ANA, made.task.task_id)
+        await Slow(subject.storage, application="tests", clock=clock).delete(ANA, made.task.task_id)
 
 
 @row(8)
@@ -318,7 +318,7 @@ async def test_a_key_used_for_another_call_is_refused(store: TaskStore) -> None:
 
 
 async def _spoil_key(storage: Storage, key: str) -> None:
-    pointer = await storage.get(Address(IDEMPOTENCY_KEYS, partition_of(ANA, ""), key), now=START)
+    pointer = await storage.get(Address(IDEMPOTENCY_KEYS, partition_of("tests", ANA, ""), key), now=START)
     assert pointer is not None
     await storage.commit([pointer.replace_with(body="nonsense", tag="")], now=START)
 
@@ -379,6 +379,6 @@ async def test_a_cancel_request_is_durable_and_repeating_it_changes_nothing(stor
 @row(97)
 async def test_tasks_survive_a_restart() -> None:
     async with sqlite() as subject:
-        made = await TaskStore(subject.storage, StoreConfig()).create(ANA, CALL)
-        again = TaskStore(await subject.reopened(), StoreConfig())
+        made = await TaskStore(subject.storage, StoreConfig(), application="tests").create(ANA, CALL)
+        again = TaskStore(await subject.reopened(), StoreConfig(), application="tests")
         assert await again.get(ANA, made.task.task_id) == made

@@ -37,7 +37,7 @@ _entries_decoder = msgspec.json.Decoder(list[dict[str, Any]])
 
 
 def decode_attempts(raw: Raw | UnsetType) -> tuple[Attempt, ...]:
-    """Return the stored attempts, oldest first. `TaskRecord.attempts` may not count all of them."""
+    """Return the stored attempts, oldest first. Some of them may not be counted in `TaskRecord.attempts`."""
     return _decode(raw, _attempts_decoder) or ()
 
 

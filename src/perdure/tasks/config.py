@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import cached_property
 from math import isfinite
+from typing import get_args
 
 import msgspec
 
 from ..storage.limits import MAX_COMMIT_BYTES, MAX_INTEGER, MAX_KEY_BYTES
 from ..storage.time_types import Duration, to_milliseconds, to_seconds
 from .canonical_json import MAX_DEPTH
+from .encryption import EncryptedPart
 from .errors import InvalidValue
 
 KIB = 1024
@@ -22,20 +25,26 @@ MIN_POLL_INTERVAL_MS = 50
 MAX_POLL_INTERVAL_MS = 30_000
 
 
-class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
+class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, dict=True):  # for cached properties
     """The limits and defaults of a store. Sizes are bytes of JSON; durations are seconds or timedeltas."""
 
     # Owners and quotas
     allow_anonymous: bool = False
     """Whether to accept callers without an identity. Their tasks are protected only by the secret task id."""
     max_tasks_per_owner: int = 100
-    """Maximum number of active tasks per owner. Concurrent calls cannot exceed it."""
+    """Maximum number of active tasks per owner, in one application. Concurrent calls cannot exceed it."""
     max_tasks: int = 10_000
-    """Maximum number of active tasks of all owners. 0 means no limit. Concurrent calls can exceed it."""
+    """Maximum number of active tasks in the storage, of all applications, because they share its capacity.
+    0 means no limit. Concurrent calls can exceed it."""
+
+    # Encryption
+    encrypt: EncryptedPart = "credentials"
+    """What is encrypted in new tasks: credentials, or everything that listing and scheduling do not need."""
 
     # Times
     ttl: Duration | None = DAY_SECONDS
-    """How long a task may wait to be started, and a question to be answered. None means forever."""
+    """How long a task may wait until it is started, and how long a question may wait for an answer. None
+    means forever."""
     max_ttl: Duration | None = 30 * DAY_SECONDS
     """Maximum ttl that a client can request. None means no limit: clients can then create permanent tasks."""
     retention: Duration | None = 7 * DAY_SECONDS
@@ -70,7 +79,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Maximum total size of the questions or answers in one call."""
     max_input_depth: int = 32
     max_record_size_bytes: int = MAX_COMMIT_BYTES - 64 * KIB
-    """Maximum size of a stored task, below the maximum size of a commit to leave room for related records."""
+    """Maximum size of a stored task. A commit can be larger, because it may also contain other records."""
 
     def __post_init__(self) -> None:
         for field in msgspec.structs.fields(self):
@@ -79,23 +88,23 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
         if self.max_ttl_ms is not None and (self.ttl_ms is None or self.ttl_ms > self.max_ttl_ms):
             raise InvalidValue("ttl", f"must be at most max_ttl, which is {self.max_ttl_ms / 1000:g} seconds")
 
-    @property
+    @cached_property
     def ttl_ms(self) -> int | None:
         return None if self.ttl is None else to_milliseconds(self.ttl)
 
-    @property
+    @cached_property
     def max_ttl_ms(self) -> int | None:
         return None if self.max_ttl is None else to_milliseconds(self.max_ttl)
 
-    @property
+    @cached_property
     def retention_ms(self) -> int | None:
         return None if self.retention is None else to_milliseconds(self.retention)
 
-    @property
+    @cached_property
     def idempotency_window_ms(self) -> int:
         return to_milliseconds(self.idempotency_window)
 
-    @property
+    @cached_property
     def poll_interval_ms(self) -> int:
         return to_milliseconds(self.poll_interval)
 
@@ -116,6 +125,10 @@ _MINIMA = {"max_tasks": 0, "max_error_size_bytes": KIB, "max_message_length": 64
 
 
 def _check_field(name: str, value: object) -> None:
+    if name == "encrypt":
+        if value not in get_args(EncryptedPart):
+            raise InvalidValue(name, f"must be 'credentials' or 'everything', not {value!r}")
+        return
     if (value is None and name in _NULLABLE) or (isinstance(value, bool) and name == "allow_anonymous"):
         return
     if name in _DURATIONS:
@@ -126,12 +139,19 @@ def _check_field(name: str, value: object) -> None:
         raise InvalidValue(name, f"must be an integer from {minimum} to {maximum}, not {value!r}")
 
 
+def check_seconds(name: str, value: object) -> float:
+    """Return a duration in seconds. Raise InvalidValue if `value` is not a finite duration."""
+    if isinstance(value, int | float | timedelta) and not isinstance(value, bool):
+        seconds = to_seconds(value)
+        if isfinite(seconds):
+            return seconds
+    raise InvalidValue(name, f"must be a number of seconds or a timedelta, not {value!r}")
+
+
 def check_duration(name: str, value: object) -> None:
     """Raise InvalidValue unless `value` is a duration from 1 millisecond to 100 years."""
-    if isinstance(value, bool) or not isinstance(value, int | float | timedelta):
-        raise InvalidValue(name, f"must be a number of seconds or a timedelta, not {value!r}")
-    seconds = to_seconds(value)
-    if not isfinite(seconds) or not 1 <= to_milliseconds(seconds) <= MAX_TTL_MS:
+    seconds = check_seconds(name, value)
+    if not 1 <= to_milliseconds(seconds) <= MAX_TTL_MS:
         raise InvalidValue(name, f"must be from 0.001 to {MAX_TTL_MS // 1000} seconds, not {seconds:g}")
 
 

@@ -6,7 +6,7 @@ such as a second request to cancel, returns the same object; the store then writ
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum, auto
 
 import msgspec
@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from ..storage.limits import MAX_LANE_BYTES
 from ..storage.records_and_changes import Micros
 from . import attempt_history, canonical_json, expiry_and_deadlines, inputs, task_log
+from .application import MAX_APPLICATION_BYTES, escape_application
 from .canonical_json import JsonLike, check_integer, check_name, check_size, check_text
 from .config import MAX_TTL_MS, StoreConfig, check_poll_interval
 from .errors import InvalidValue, LimitExceeded
@@ -36,10 +37,7 @@ from .task_record import (
 )
 from .variables_and_checkpoint import Variables, merge
 
-MAX_FUNCTION_NAME_BYTES = MAX_LANE_BYTES - len("run/")
-
-DEADLINE_LANE = "deadline"
-"""The lane (timer queue) for unclaimed tasks with an open question that has a deadline."""
+MAX_FUNCTION_NAME_BYTES = MAX_LANE_BYTES - len("run//") - MAX_APPLICATION_BYTES
 
 CANCELLED_OUTCOME = Failure.of(-32800, "The task was cancelled")
 """The outcome of every cancelled task."""
@@ -76,9 +74,23 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
     """The name of the function that a worker runs. None if the creator finishes the task without a worker."""
     idempotency_key: str | None = None
     """A key chosen by the client. A second call with the same key returns the task of the first call."""
+    credentials: JsonLike | UnsetType = UNSET
+    """The credentials of the caller. They are stored only if there is a key to encrypt them."""
+    attended_by: str | None = None
+    """The process that waits for the task, and with which the task ends. None if it ends by itself."""
 
 
-def create(new: NewTask, *, owner: Owner, task_id: TaskId, now: Micros, config: StoreConfig) -> TaskRecord:
+def create(
+    new: NewTask,
+    *,
+    application: str,
+    owner: Owner,
+    task_id: TaskId,
+    now: Micros,
+    config: StoreConfig,
+    can_encrypt: bool = False,
+) -> TaskRecord:
+    """Return a new task. `can_encrypt` is whether there is a key, without which no credentials are stored."""
     if not is_task_id(task_id):
         raise InvalidValue("task_id", "must consist of 1 to 128 ASCII letters or digits")
     check_name("method", new.method, config.max_name_length)
@@ -92,6 +104,7 @@ def create(new: NewTask, *, owner: Owner, task_id: TaskId, now: Micros, config: 
     return TaskRecord(
         task_id=task_id,
         owner=owner,
+        application=application,
         session_id=new.session_id,
         status=Status.WORKING,
         created_at=now,
@@ -107,6 +120,12 @@ def create(new: NewTask, *, owner: Owner, task_id: TaskId, now: Micros, config: 
         operators_answer=new.operators_answer,
         function=new.function,
         idempotency_key=new.idempotency_key,
+        credentials_json=_encode_optional("credentials", new.credentials, config.max_meta_size_bytes)
+        if can_encrypt
+        else UNSET,
+        credentials_omitted=not (can_encrypt or isinstance(new.credentials, UnsetType)),
+        is_encrypted=config.encrypt == "everything",
+        attended_by=new.attended_by,
     )
 
 
@@ -139,7 +158,7 @@ def report(
 def log(
     task: TaskRecord, entries: Sequence[LogEntry], *, skipped: int = 0, config: StoreConfig
 ) -> TaskRecord:
-    """Add entries to the log. `skipped` is the number of earlier entries that were dropped.
+    """Add entries to the log. `skipped` is the number of earlier entries that the caller has dropped.
 
     The log is not part of the task that clients read, so `last_updated_at` does not change.
     """
@@ -219,6 +238,7 @@ def _finish_as(
         finished_at=at,
         last_updated_at=at,
         is_claimed=False,
+        credentials_json=UNSET,
     )
 
 
@@ -228,6 +248,24 @@ def request_cancel(task: TaskRecord, *, now: Micros) -> TaskRecord:
     if task.cancel_requested_at is not None:
         return task
     return _updated(task, now, cancel_requested_at=now)
+
+
+def attend(task: TaskRecord, process: str | None, *, now: Micros) -> TaskRecord:
+    """Set the process that waits for the task. With None, the task no longer depends on one."""
+    check_active(task.status)
+    return task if task.attended_by == process else _updated(task, now, attended_by=process)
+
+
+def limit_questions(task: TaskRecord, keys: Iterable[str], deadline_at: Micros, *, now: Micros) -> TaskRecord:
+    """Make these open questions due at this time, unless they are due earlier."""
+    check_active(task.status)
+    limited = {
+        key: replace(asked, deadline_at=deadline_at)
+        for key in keys
+        if (asked := task.outstanding.get(key)) is not None
+        and (asked.deadline_at is None or asked.deadline_at > deadline_at)
+    }
+    return _updated(task, now, inputs={**task.inputs, **limited}) if limited else task
 
 
 def ask(
@@ -244,9 +282,17 @@ def ask(
 def answer(
     task: TaskRecord, answers: Mapping[str, JsonLike], *, now: Micros, config: StoreConfig
 ) -> TaskRecord:
-    """Store answers to open questions. When all questions are answered, the task can resume."""
+    """Store answers to open questions. When all questions are answered, the task can resume.
+
+    Raise MalformedAnswer if a submitted form does not match the schema of its question.
+    """
+    from .form_validation import check_form  # noqa: PLC0415 (jsonschema is slow to import, and answers are rare)
+
     check_active(task.status)
-    return _answered(task, inputs.answer(task.inputs, answers, now=now, config=config), now)
+    new_answers = inputs.answer(task.inputs, answers, now=now, config=config)  # checks the limits first
+    for key in new_answers:
+        check_form(key, task.inputs[key], answers[key])
+    return _answered(task, new_answers, now)
 
 
 def fail_question(
@@ -318,21 +364,27 @@ def release(
 def timer(task: TaskRecord) -> tuple[str, Micros] | tuple[None, None]:
     """Return the lane and the due time of a task, or (None, None) if no worker needs to claim it.
 
-    Each function has its own lane (timer queue), so a worker reads only tasks that it can run. A task
-    with an open question that has a deadline is in `DEADLINE_LANE`.
+    Each function of an application has its own lane (timer queue), so a worker reads only tasks that it can
+    run. The tasks of an application with an open question that has a deadline are in another lane.
     """
     if task.is_claimed or task.is_terminal:
         return None, None
     if task.status is Status.INPUT_REQUIRED:
         deadline = expiry_and_deadlines.question_deadline(task)
-        return (None, None) if deadline is None else (DEADLINE_LANE, deadline)
+        return (None, None) if deadline is None else (deadline_lane(task.application), deadline)
     if task.function is None:
         return None, None
-    return lane_of(task.function), task.created_at if task.run_at is None else task.run_at
+    return run_lane(task.application, task.function), task.created_at if task.run_at is None else task.run_at
 
 
-def lane_of(function: str) -> str:
-    return f"run/{function}"
+def run_lane(application: str, function: str) -> str:
+    """Return the lane for tasks of this function that a worker can claim."""
+    return f"run/{escape_application(application)}/{function}"
+
+
+def deadline_lane(application: str) -> str:
+    """Return the lane for unclaimed tasks with an open question that has a deadline."""
+    return f"deadline/{escape_application(application)}"
 
 
 def _updated(task: TaskRecord, now: Micros, **changes: object) -> TaskRecord:

@@ -20,14 +20,15 @@
         └── CorruptRecord              a stored record is damaged
 
 Storage errors (`perdure.storage.errors`) also reach the caller. For example, NewerFormat is raised if a newer
-version of perdure wrote the task.
+version of perdure wrote the task. One of them is defined here: KeyMissing, which is raised if the task is
+encrypted with a key that this process does not have.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-from ..storage.errors import PerdureError
+from ..storage.errors import NotReadableHere, PerdureError
 
 
 class TaskError(PerdureError):
@@ -154,6 +155,11 @@ class MalformedAnswer(TaskError):
         self.key = key
         self.reason = reason
 
+    def without_values(self) -> MalformedAnswer:
+        """Return the error without its reason, which may quote the answer: the SDK puts it into a span."""
+        reason = "it does not match its question (the reason is not shown, because the task is encrypted)"
+        return MalformedAnswer(self.key, reason)
+
 
 class WrongVariableType(TaskError):
     """Raised when a variable does not have the requested type."""
@@ -172,3 +178,17 @@ class CorruptRecord(TaskError):
         super().__init__(f"the stored record {task_id} is damaged and cannot be read: {reason}")
         self.task_id = task_id
         self.reason = reason
+
+
+class KeyMissing(NotReadableHere):
+    """Raised when a task is encrypted with a key that this process does not have. It is left unchanged."""
+
+    def __init__(self, task_id: str, key_id: str = "") -> None:
+        problem = (
+            f"is encrypted with key {key_id}, which this process does not have"
+            if key_id
+            else "must be encrypted, but this process has no key"
+        )
+        remedy = "set PERDURE_ENCRYPTION_KEY to the same keys in all processes"
+        super().__init__(task_id, f"task {task_id} {problem}; {remedy}")
+        self.key_id = key_id

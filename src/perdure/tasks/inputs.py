@@ -222,7 +222,7 @@ def answer(
 
 
 def fail(inputs: Mapping[str, Input], key: str, error: InputError, *, now: Micros) -> dict[str, Input]:
-    """Return a dict with the input `key`, answered with an error. It is empty if the input is not open."""
+    """Return a dict that maps `key` to its input, answered with an error; an empty one if it is not open."""
     if key not in inputs or inputs[key].is_answered:
         return {}
     return {key: msgspec.structs.replace(inputs[key], error=error, answered_at=now)}

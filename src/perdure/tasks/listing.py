@@ -18,9 +18,10 @@ from ..storage import (
     Tag,
     is_last_page,
 )
-from ..storage.errors import NewerFormat
+from ..storage.errors import NotReadableHere
 from .canonical_json import check_text
 from .cursor import CursorScope, decode_cursor, encode_cursor
+from .encryption import Keyring
 from .errors import CorruptRecord, InvalidValue
 from .lifecycle import Status
 from .stored_task import TASKS, Snapshot, tags_of
@@ -62,8 +63,8 @@ class TaskPage(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[Snapshot, ...]
     corrupt: tuple[CorruptRecord, ...] = ()
     """One CorruptRecord error for each damaged record on this page."""
-    newer: tuple[NewerFormat, ...] = ()
-    """One NewerFormat error for each record on this page that was written by a newer version of perdure."""
+    not_readable: tuple[NotReadableHere, ...] = ()
+    """One error for each record on this page that this process cannot read, although it is not damaged."""
     next_cursor: str | None = None
 
 
@@ -79,7 +80,8 @@ async def page_of_tags(
 ) -> tuple[list[Record], bool]:
     """Return a page of the records that have one of these tags, and whether it is the last page.
 
-    Each tag is queried separately. Records beyond the end of an incomplete query are left for the next page.
+    Each tag is queried separately, and the results are merged. If the query for a tag has more results, the
+    page ends no later than the last result that was read, so that records stay in order across pages.
     """
     pages = await asyncio.gather(
         *(
@@ -107,6 +109,7 @@ async def list_tasks(
     cursor_key: bytes,
     limit: int,
     newest_first: bool,
+    keys: Keyring,
     now: Micros,
 ) -> TaskPage:
     """Return the page after `cursor`, or the first page if `cursor` is None."""
@@ -126,13 +129,14 @@ async def list_tasks(
         after=None if cursor is None else decode_cursor(cursor, scope, cursor_key),
         limit=limit,
         descending=newest_first,
+        read=lambda record: Snapshot.from_record(record, keys),
         now=now,
     )
     end = scan.next_position
     return TaskPage(
         tasks=tuple(scan.found),
         corrupt=tuple(scan.corrupt),
-        newer=tuple(error for _, error in scan.newer),
+        not_readable=tuple(error for _, error in scan.not_readable),
         next_cursor=None if end is None else encode_cursor(end, scope, cursor_key),
     )
 
@@ -143,22 +147,22 @@ class TaskScan:
     def __init__(self, after: Position | None) -> None:
         self.found: list[Snapshot] = []
         self.corrupt: list[CorruptRecord] = []
-        self.newer: list[tuple[Record, NewerFormat]] = []
+        self.not_readable: list[tuple[Record, NotReadableHere]] = []
         self.next_position = after
         """The position after which the next scan continues. None if there are no more records."""
 
     @property
     def size(self) -> int:
-        return len(self.found) + len(self.corrupt) + len(self.newer)
+        return len(self.found) + len(self.corrupt) + len(self.not_readable)
 
-    def add(self, record: Record, read: Snapshot | CorruptRecord | NewerFormat) -> None:
+    def add(self, record: Record, read: Snapshot | CorruptRecord | NotReadableHere) -> None:
         match read:
             case Snapshot():
                 self.found.append(read)
             case CorruptRecord():
                 self.corrupt.append(read)
-            case NewerFormat():
-                self.newer.append((record, read))
+            case NotReadableHere():
+                self.not_readable.append((record, read))
 
 
 async def scan_tasks(
@@ -171,11 +175,13 @@ async def scan_tasks(
     limit: int,
     max_chars: int = MAX_PAGE_BYTES,
     descending: bool,
+    read: Callable[[Record], Snapshot],
     now: Micros,
 ) -> TaskScan:
-    """Return up to `limit` records that have one of these tags and are matching tasks or cannot be read.
+    """Return up to `limit` tasks that have one of these tags and for which `matches` returns true.
 
-    The scan stops early after 1,000 records, or after `max_chars` characters of record bodies.
+    Records that cannot be read are also returned, and count toward `limit`. The scan stops early after 1,000
+    records, or after `max_chars` characters of record bodies.
     """
     if type(limit) is not int or not 1 <= limit <= MAX_PAGE_SIZE:
         raise InvalidValue("limit", f"must be an integer from 1 to {MAX_PAGE_SIZE}, not {limit}")
@@ -194,11 +200,11 @@ async def scan_tasks(
             now=now,
         )
         for record in records:
-            read = read_task(record)
-            if matches is None or not isinstance(read, Snapshot) or matches(read.task):
+            found = read_task(record, read)
+            if matches is None or not isinstance(found, Snapshot) or matches(found.task):
                 if scan.size == limit:
                     return scan
-                scan.add(record, read)
+                scan.add(record, found)
             scan.next_position = record.position
         if is_last:
             scan.next_position = None
@@ -208,9 +214,11 @@ async def scan_tasks(
     return scan
 
 
-def read_task(record: Record) -> Snapshot | CorruptRecord | NewerFormat:
-    """Return the task in a record, or an error if the record cannot be read."""
+def read_task(
+    record: Record, read: Callable[[Record], Snapshot]
+) -> Snapshot | CorruptRecord | NotReadableHere:
+    """Return the task in a record, or the error that `read` raises."""
     try:
-        return Snapshot.from_record(record)
-    except (CorruptRecord, NewerFormat) as error:
+        return read(record)
+    except (CorruptRecord, NotReadableHere) as error:
         return error

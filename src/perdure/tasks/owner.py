@@ -1,7 +1,7 @@
 """The owner of a task, and the storage partition that contains the tasks of an owner.
 
 The owner of a task always comes from the authenticated request. Its name can contain any character:
-separators are escaped, so two different owners never share a partition.
+separators are escaped, so two different owners never share a partition. Nor do two applications.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ from typing import Literal, TypeAlias, get_args
 import msgspec
 
 from ..storage.limits import MAX_PARTITION_BYTES
+from .application import MAX_APPLICATION_BYTES, escape_application
 from .canonical_json import check_size, check_text
 from .errors import InvalidValue
 
 OwnerKind: TypeAlias = Literal["user", "client", "session", "local", "anonymous"]
+
+MAX_OWNER_BYTES = MAX_PARTITION_BYTES - MAX_APPLICATION_BYTES - len(":")
 
 _ESCAPES = str.maketrans({"%": "%25", ":": "%3A", "\0": "%00"})
 
@@ -70,16 +73,17 @@ class Owner(msgspec.Struct, frozen=True):
         return hashlib.blake2b(_partition_name(self).encode(), digest_size=6).hexdigest()
 
 
-def partition_of(owner: Owner, task_id: str) -> str:
+def partition_of(application: str, owner: Owner, task_id: str) -> str:
     """Return the name of the partition in which the owner's task is stored."""
-    return f"anonymous::{task_id}" if owner.is_anonymous else _partition_name(owner)
+    name = f"anonymous::{task_id}" if owner.is_anonymous else _partition_name(owner)
+    return f"{escape_application(application)}:{name}"
 
 
 @lru_cache(maxsize=4096)  # every read of a task needs it
 def _partition_name(owner: Owner) -> str:
-    """Return the name of an owner's partition. Raise LimitExceeded if it is longer than 512 bytes."""
+    """Return the name of an owner within an application. Raise LimitExceeded if it is too long."""
     name = f"{owner.kind}:{owner.issuer.translate(_ESCAPES)}:{owner.subject.translate(_ESCAPES)}"
-    check_size("owner", name.encode(), MAX_PARTITION_BYTES)
+    check_size("owner", name.encode(), MAX_OWNER_BYTES)
     return name
 
 

@@ -33,15 +33,18 @@ from ..storage import (
 from ..storage.body_format import check_number
 from ..storage.time_types import system_clock
 from . import edits, idempotency
+from .application import escape_application
 from .canonical_json import JsonLike
 from .config import StoreConfig
 from .edits import NewTask
+from .encryption import Keyring
 from .errors import (
     AlreadyExists,
     AuthenticationRequired,
     ClaimLost,
     ConcurrentModification,
     CorruptRecord,
+    InvalidValue,
     NotFound,
     QuotaExceeded,
     TaskError,
@@ -79,18 +82,29 @@ class PurgeResult(msgspec.Struct, frozen=True):
 
 
 class TaskStore:
-    """A store of durable tasks. An owner can access only its own tasks, and cannot detect any others."""
+    """A store of the durable tasks of one application, in a storage that other applications can share.
+
+    An owner can access only its own tasks, and cannot detect any others.
+    """
 
     def __init__(
         self,
         storage: Storage,
         config: StoreConfig = StoreConfig(),
         *,
+        application: str,
+        keys: Keyring | None = None,
         clock: Callable[[], Micros] = system_clock,
         new_id: Callable[[], TaskId] = new_task_id,
     ) -> None:
         self.storage = storage
         self.config = config
+        escape_application(application)  # raises an error if the name is invalid
+        self.application = application
+        self.keys = Keyring() if keys is None else keys
+        """The keys that encrypt and decrypt tasks."""
+        check_can_encrypt(config, self.keys)
+        self._can_encrypt = bool(self.keys)
         self.clock = clock
         self._new_id = new_id
         self._cursor_key: bytes | None = None
@@ -109,10 +123,18 @@ class TaskStore:
         if new.idempotency_key is not None:
             idempotency.check_key(new.idempotency_key, owner, self.config)
         now = self.clock()
-        task = edits.create(new, owner=owner, task_id=self._new_id(), now=now, config=self.config)
+        task = edits.create(
+            new,
+            application=self.application,
+            owner=owner,
+            task_id=self._new_id(),
+            now=now,
+            config=self.config,
+            can_encrypt=self._can_encrypt,
+        )
         if lease is not None:
             task = edits.claim(task, now=now)
-        snapshot = new_snapshot(task, self.config)
+        snapshot = new_snapshot(task, self.config, self.keys)
         extra_changes = () if lease is None else (lease(snapshot),)
         if new.idempotency_key is not None:
             return await self._create_idempotent(snapshot, new.idempotency_key, extra_changes, now)
@@ -147,12 +169,13 @@ class TaskStore:
             self._cursor_key = await load_key(self.storage, CURSOR_KEY, now)
         return await list_tasks(
             self.storage,
-            partition_of(owner, ""),
+            self.partition_of(owner),
             task_filter,
             cursor=cursor,
             cursor_key=self._cursor_key,
             limit=limit,
             newest_first=newest_first,
+            keys=self.keys,
             now=now,
         )
 
@@ -166,7 +189,7 @@ class TaskStore:
         edited = edit(snapshot.task, now, self.config)
         if edited is snapshot.task:
             return snapshot
-        next_snapshot, change = snapshot.replace_with(edited, self.config)
+        next_snapshot, change = snapshot.replace_with(edited, self.config, self.keys)
         lease_change = None if lease is None else lease(next_snapshot)
         changes = [change] if lease_change is None else [change, lease_change]
         result = await self.storage.commit(changes, now=now)
@@ -187,7 +210,8 @@ class TaskStore:
     async def delete(self, owner: Owner, task_id: str) -> bool:
         """Delete a task in any status. Return False if it does not exist.
 
-        Raise NewerFormat if a newer version of perdure wrote the task or its lease.
+        Raise NewerFormat if a newer version of perdure wrote the task or its lease. An encrypted task can be
+        deleted without its key.
         """
         self._check_owner_allowed(owner)
         now = self.clock()
@@ -195,7 +219,7 @@ class TaskStore:
         if record is None:
             return False
         with suppress(CorruptRecord):  # a damaged task can be deleted too
-            Snapshot.from_record(record)
+            Snapshot.head_of(record)
         lease = await self.storage.get(lease_address(record), now=now)
         if lease is not None:
             check_number(lease.key, lease.body, LEASE_FORMAT)
@@ -234,23 +258,30 @@ class TaskStore:
         purged = await self.storage.purge(until=self.clock() if now is None else now, limit=limit)
         return PurgeResult(tuple(purged), more=len(purged) == limit)
 
+    def partition_of(self, owner: Owner, task_id: str = "") -> str:
+        """Return the partition of the owner's tasks. Only for an anonymous owner does it depend on the id."""
+        return partition_of(self.application, owner, task_id)
+
     def _check_owner_allowed(self, owner: Owner) -> None:
         if owner.is_anonymous and not self.config.allow_anonymous:
             raise AuthenticationRequired
 
     async def _find(self, owner: Owner, task_id: str, now: Micros) -> Snapshot | None:
         record = await self._find_record(owner, task_id, now)
-        return None if record is None else Snapshot.from_record(record)
+        return None if record is None else Snapshot.from_record(record, self.keys)
 
     async def _find_record(self, owner: Owner, task_id: str, now: Micros) -> Record | None:
         if not is_task_id(task_id):
             return None
-        return await self.storage.get(task_address(partition_of(owner, task_id), task_id), now=now)
+        return await self.storage.get(task_address(self.partition_of(owner, task_id), task_id), now=now)
 
     async def _insert(
         self, snapshot: Snapshot, extra_changes: Sequence[Change], now: Micros
     ) -> Refused | None:
-        """Store a new task within the quotas. Return the refusal if a conflicting record already exists."""
+        """Store a new task. Return Refused if a conflicting record is stored, and otherwise None.
+
+        Raise QuotaExceeded if the server or the owner already has the maximum number of active tasks.
+        """
         maximum = self.config.max_tasks
         if maximum and not await self._global_limit.try_admit(maximum, now):
             raise QuotaExceeded("server", maximum)
@@ -289,6 +320,13 @@ class TaskStore:
         if existing is not None:
             idempotency.check_same_call(existing.task, new.task)
         return existing
+
+
+def check_can_encrypt(config: StoreConfig, keys: Keyring) -> None:
+    """Raise InvalidValue if everything is to be encrypted and there is no key."""
+    if config.encrypt == "everything" and not keys:
+        remedy = "make one with: perdure key, and set PERDURE_ENCRYPTION_KEY"
+        raise InvalidValue("encrypt", f"'everything' needs a key; {remedy}")
 
 
 def _error_for(result: Refused, snapshot: Snapshot) -> TaskError:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from ..storage import Address, Record, Replace, Space, Tag
+from ..storage import Address, Micros, Record, Replace, Space, Storage, Tag
+from ..storage.body_format import number_of
+from ..storage.errors import CannotOpen
 from . import edits, expiry_and_deadlines
 from .canonical_json import check_size
 from .config import StoreConfig
+from .encrypted_body import decrypt_body, encrypt_body, key_missing
+from .encryption import Keyring
 from .errors import CorruptRecord
 from .lifecycle import Status
 from .owner import partition_of
-from .task_record import Success, TaskId, TaskRecord, decode_task, encode_task
+from .task_record import TASK_FORMAT, Success, TaskId, TaskRecord, decode_task, encode_task
 
 TASKS = Space("tasks")
 LEASES = Space("leases")
@@ -24,6 +30,21 @@ LEASE_FORMAT = 1
 """The version of the format of stored leases."""
 BOOKKEEPING_RESERVE_BYTES = 48 * 1024
 """Bytes by which a task may exceed its size limit to store attempts, messages and a short error."""
+NO_KEYS = Keyring()
+"""For tasks that are not encrypted."""
+
+
+async def check_format(storage: Storage, *, now: Micros) -> None:
+    """Raise CannotOpen if a development version of perdure wrote the tasks of this storage.
+
+    Only the oldest task is read. This version would not find such tasks: they are in other partitions.
+    """
+    for oldest in await storage.page(TASKS, limit=1, now=now):
+        number = number_of(oldest.body)
+        if number is not None and number < TASK_FORMAT:
+            reason = f"its tasks have format {number}, which only development versions of perdure wrote"
+            remedy = f"this version reads format {TASK_FORMAT}: use a new storage"
+            raise CannotOpen(storage.name, reason, remedy)
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -37,18 +58,35 @@ class Snapshot(msgspec.Struct, frozen=True):
         return self.record.version
 
     @classmethod
-    def from_record(cls, record: Record) -> Snapshot:
-        """Decode a storage record. Raise CorruptRecord or NewerFormat if it cannot be decoded."""
+    def from_record(cls, record: Record, keys: Keyring | None = NO_KEYS) -> Snapshot:
+        """Decode a storage record. If `keys` is None, do not decrypt it; see `head_of`.
+
+        Raise CorruptRecord, NewerFormat or KeyMissing if the record cannot be read.
+        """
         task = decode_task(record.key, record.body)
-        if (task.task_id, partition_of(task.owner, task.task_id)) != (record.key, record.partition):
-            raise CorruptRecord(record.key, "the task id or owner in the record does not match its address")
+        if (task.task_id, _partition(task)) != (record.key, record.partition):
+            raise CorruptRecord(
+                record.key, "the task id, owner or application in the record does not match its address"
+            )
+        if (task.ciphertexts or task.is_encrypted or task.credentials_json is not UNSET) and keys is not None:
+            task = decode_task(record.key, decrypt_body(task, record.body, record.version, keys))
         return cls(task, record)
 
-    def replace_with(self, task: TaskRecord, config: StoreConfig) -> tuple[Snapshot, Replace]:
+    @classmethod
+    def head_of(cls, record: Record) -> Snapshot:
+        """Decode what can be read without a key. If something is encrypted, the result cannot be written.
+
+        Raise CorruptRecord or NewerFormat if the record cannot be read.
+        """
+        return cls.from_record(record, None)
+
+    def replace_with(
+        self, task: TaskRecord, config: StoreConfig, keys: Keyring = NO_KEYS
+    ) -> tuple[Snapshot, Replace]:
         """Return a snapshot of the changed task, and the storage change that must be committed."""
         lane, wake_at = edits.timer(task)
         reserve_bytes = 0 if _adds_content(self.task, task) else BOOKKEEPING_RESERVE_BYTES
-        task, body = _encode(task, config, reserve_bytes)
+        task, body = _encode(task, config, self.version + 1, keys, reserve_bytes)
         change = self.record.replace_with(
             body=body,
             tag=_tag(task),
@@ -59,13 +97,13 @@ class Snapshot(msgspec.Struct, frozen=True):
         return Snapshot(task, change.after), change
 
 
-def new_snapshot(task: TaskRecord, config: StoreConfig) -> Snapshot:
+def new_snapshot(task: TaskRecord, config: StoreConfig, keys: Keyring = NO_KEYS) -> Snapshot:
     """Return the snapshot of a new task, which is not stored yet."""
     lane, wake_at = edits.timer(task)
-    task, body = _encode(task, config)
+    task, body = _encode(task, config, 1, keys)
     record = Record(
         space=TASKS,
-        partition=partition_of(task.owner, task.task_id),
+        partition=_partition(task),
         key=task.task_id,
         order=task.created_at,
         body=body,
@@ -75,6 +113,10 @@ def new_snapshot(task: TaskRecord, config: StoreConfig) -> Snapshot:
         wake_at=wake_at,
     )
     return Snapshot(task, record)
+
+
+def _partition(task: TaskRecord) -> str:
+    return partition_of(task.application, task.owner, task.task_id)
 
 
 def _tag(task: TaskRecord) -> Tag:
@@ -95,7 +137,10 @@ def lease_address(task: Record) -> Address:
 
 
 def _adds_content(before: TaskRecord, after: TaskRecord) -> bool:
-    """Return whether the worker or the client may have added content. If so, the reserve must not be used."""
+    """Return whether a change may have added content from the worker or the client.
+
+    Such a change must not use the reserve of BOOKKEEPING_RESERVE_BYTES.
+    """
     return (
         after.variables_json is not before.variables_json
         or after.checkpoint_json is not before.checkpoint_json
@@ -104,12 +149,22 @@ def _adds_content(before: TaskRecord, after: TaskRecord) -> bool:
     )
 
 
-def _encode(task: TaskRecord, config: StoreConfig, reserve_bytes: int = 0) -> tuple[TaskRecord, str]:
-    """Return the task and its encoded body. If the body is too large, the log and reports are removed."""
+def _encode(
+    task: TaskRecord, config: StoreConfig, generation: int, keys: Keyring, reserve_bytes: int = 0
+) -> tuple[TaskRecord, str]:
+    """Return the task and its encoded body. If the body is too large, remove the log and the reports."""
     max_bytes = config.max_record_size_bytes + reserve_bytes
-    body = encode_task(task)
+    is_plain = not (task.is_encrypted or task.ciphertexts) and task.credentials_json is UNSET
+    encode = encode_task if is_plain else partial(_encode_encrypted, generation=generation, keys=keys)
+    body = encode(task)
     if len(body) > max_bytes:
         task = replace(task, log_json=UNSET, reports_json=UNSET)
-        body = encode_task(task)
+        body = encode(task)
     check_size("task", body, max_bytes)
     return task, body.decode()
+
+
+def _encode_encrypted(task: TaskRecord, *, generation: int, keys: Keyring) -> bytes:
+    if task.ciphertexts:
+        raise key_missing(task)
+    return encrypt_body(task, encode_task(task), generation, keys)

@@ -125,7 +125,7 @@ def append(
     """Return the list with the `new` entries appended. If it exceeds a limit, remove its oldest entries.
 
     An entry that is already in the list is not added again: a previous write may have succeeded although its
-    response was lost. `skipped` is the number of earlier entries that are counted but not stored.
+    response was lost. `skipped` is the number of entries that the caller has left out. They count as removed.
     """
     stored = _decode(raw, _entries_decoder)
     times = {entry.get("at") for entry in stored.entries} - {None}

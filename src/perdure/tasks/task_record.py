@@ -25,7 +25,7 @@ from .owner import Owner
 from .task_log import LogEntry, NewestEntries, Report, decode_log, decode_reports
 from .variables_and_checkpoint import Variables
 
-TASK_FORMAT = 1
+TASK_FORMAT = 2
 """The version of the format of stored tasks. Increase it if a field is removed or changes its meaning."""
 
 TaskId = NewType("TaskId", str)
@@ -149,6 +149,8 @@ class TaskRecord(
     task_id: TaskId
     owner: Owner
     """The owner of the task. It comes from the authenticated request and never changes."""
+    application: str
+    """The application whose workers run the task. It never changes."""
     session_id: str | None = None
     """The session that created the task. It can be used to filter lists, but it grants no access."""
     status: Status
@@ -206,8 +208,22 @@ class TaskRecord(
     attempt_history_json: OptionalJson = msgspec.field(default=UNSET, name="history")
     """The most recent attempts, for display only."""
     idempotency_key: str | None = None
+    credentials_json: OptionalJson = msgspec.field(default=UNSET, name="credentials")
+    """The credentials of the caller. They are stored only encrypted, and removed when the task finishes."""
+    credentials_omitted: bool = False
+    """Whether the caller had credentials that were not stored, because there was no key to encrypt them."""
+    is_encrypted: bool = msgspec.field(default=False, name="encrypted")
+    """Whether everything is encrypted that is not needed to list, schedule and expire the task."""
+    ciphertexts: dict[str, str] = {}
+    """The encrypted fields. Empty if the task was decrypted; see `Snapshot.head_of`."""
+    attended_by: str | None = None
+    """The process in which the call of a client without tasks waits for the task. If that process is lost or
+    stops, the task is cancelled. None for all other tasks."""
     unknown_fields: OptionalJson = msgspec.field(default=UNSET, name="unknown")
     """Fields that a later version of perdure added. This version writes them back unchanged."""
+
+    def __repr__(self) -> str:
+        return f"TaskRecord({self.task_id}, {self.status.value})"  # other fields may be secret
 
     @property
     def is_terminal(self) -> bool:
@@ -230,6 +246,10 @@ class TaskRecord(
     @property
     def meta(self) -> Json:
         return canonical_json.decode(self.meta_json)
+
+    @property
+    def credentials(self) -> Json:
+        return canonical_json.decode(self.credentials_json)
 
     @property
     def variables(self) -> Variables:
