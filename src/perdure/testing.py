@@ -1,4 +1,4 @@
-"""Help for tests of your own durable tools: no network, a client that answers, and time that passes at once.
+"""Helps you to test your durable tools without a network, with a client that answers and with simulated time.
 
     def test_the_report_is_signed_three_days_later() -> None:
         client = FakeClient({"name": "Ada"})
@@ -6,21 +6,23 @@
         assert result.structured_content == {"result": "Report 2026, signed by Ada"}
         assert client.questions[0].message == "Who signs it?"
 
-A tool runs as in production: its arguments are validated, the task is stored, a worker claims and runs it.
-Only the storage is another one: an empty memory for each call of `run_task`.
+A tool runs as in production: its arguments are validated, the task is stored, and a worker claims and runs
+the task. The only difference is the storage: each call of `run_task` uses a new, empty storage in memory.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import math
 import selectors
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, cast
 
+import anyio.to_thread
 import msgspec
 from mcp.client import Client
 from mcp.client.context import ClientRequestContext
@@ -39,6 +41,7 @@ from pydantic import BaseModel
 
 from .mcp.client import ClientTasks
 from .mcp.server import Tasks, tasks_of
+from .runtime.threads import run_in_thread
 from .storage import Micros
 from .storage.time_types import SECOND, system_clock
 from .tasks import InputKind, Json, LogEntry, Owner, Progress, Snapshot
@@ -49,26 +52,29 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 OWNER = Owner.local()
-"""The owner of all tasks of these tests."""
+"""The owner of all tasks that `run_task` creates."""
 
 SIMULATED_INTERVALS = {
     "heartbeat_interval": 6 * 3600,
     "queue_poll_interval": 600,
     "purge_interval": 24 * 3600,
 }
-"""Intervals of the runtime, in seconds, for simulated time: each of them costs a moment of real time."""
+"""The intervals of the runtime in simulated time, in seconds. They are long, because the work that is done
+after each interval takes real time.
+"""
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 """The time at which simulated time starts."""
 
 MAX_REAL_WAIT = 30.0
-"""Seconds of real time after which a simulation that only waits for threads or sockets is given up."""
+"""Maximum number of real seconds for which a simulation waits only for threads or sockets. Then it fails."""
 
 FakeAnswer: TypeAlias = (
     Mapping[str, JsonLike] | BaseModel | Literal["decline", "cancel"] | "Callable[[Question], FakeAnswer]"
 )
-"""The content of an accepted form, as a mapping or model; `decline` or `cancel`; a result of the SDK (such as
-`ElicitResult`, `CreateMessageResult`, `ListRootsResult`); or a function that returns one of these."""
+"""An answer to a question: the content of an accepted form, as a mapping or a pydantic model; `decline` or
+`cancel`; a result of the MCP SDK (`ElicitResult`, `CreateMessageResult` or `ListRootsResult`); or a function
+that returns one of these."""
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +100,7 @@ class NoAnswerLeft(AssertionError):
 
 
 class FakeClient:
-    """A client that gives the answers it was created with, in order, and records what it receives."""
+    """A client that answers questions with `answers`, in order, and records what it receives."""
 
     def __init__(
         self,
@@ -110,12 +116,12 @@ class FakeClient:
         self.questions: list[Question] = []
         self.progress: list[Progress] = []
         self.log: list[LogEntry] = []
-        """The log of the task, after it has finished."""
+        """The newest log entries of the task."""
         self.unanswered: NoAnswerLeft | None = None
         self._answers = deque(answers)
 
     def answer(self, kind: InputKind, params: Json) -> BaseModel:
-        """Return the next answer, as a result of the SDK. Raise NoAnswerLeft if there is none."""
+        """Return the next answer, as a result of the MCP SDK. Raise NoAnswerLeft if no answer is left."""
         question = Question(kind=kind, params=params)
         self.questions.append(question)
         if not self._answers:
@@ -142,7 +148,10 @@ class FakeClient:
         self.log = [*snapshot.task.log.entries]
 
     def connect(self, server: MCPServer[Any], extension: ClientTasks) -> Client:
-        """Return a client of the SDK that declares the capabilities, for questions before there is a task."""
+        """Return a client of the MCP SDK that declares the capabilities and is connected to `server`.
+
+        It answers the questions that are asked before the task is created.
+        """
 
         async def elicit(
             context: ClientRequestContext,  # noqa: ARG001 (the SDK passes it)
@@ -192,7 +201,7 @@ async def run_task(
     tasks = tasks_of(server)
     if tasks is None:
         raise InvalidValue("server", "has no durable tools; create it with **tasks.attach()")
-    fake, extension = client or FakeClient(), ClientTasks(reconnect=False)
+    fake, extension = client or FakeClient(), ClientTasks()
     time = SimulatedTime.current()
     clock, intervals = (system_clock, {}) if time is None else (time.clock, SIMULATED_INTERVALS)
     with tasks.overridden("memory:", owner=OWNER, clock=clock, **intervals):
@@ -213,7 +222,7 @@ async def _call(
     arguments: Mapping[str, Any],
     client: FakeClient,
 ) -> CallToolResult | Exception:
-    """Return the result, or the error: an error raised inside the SDK's client would come out in groups."""
+    """Return the result of a call, or its error. If it were raised here, the SDK would wrap it in groups."""
     try:
         task = await extension.start(connection, tool, arguments)
         if task.id:
@@ -241,49 +250,116 @@ def _dump(model: BaseModel) -> dict[str, Any]:
 
 
 class _JumpingSelector(selectors.SelectSelector):
-    """Instead of waiting for a timeout, moves the time."""
+    """A selector that advances the simulated time instead of waiting for a timeout."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
+        self.calls_in_threads = 0
+        self.waiting_threads = 0
+        """How many threads wait for the event loop."""
+        self.anyio_limiter: anyio.CapacityLimiter | None = None
+        """What counts the calls of `anyio.to_thread.run_sync`."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(0)
         if ready or timeout == 0:
             return ready
-        if timeout is not None:
+        calls = self.calls_in_threads
+        if self.anyio_limiter is not None:
+            calls += self.anyio_limiter.borrowed_tokens
+        if timeout is not None and calls <= self.waiting_threads:
             self.now = math.nextafter(self.now + max(timeout, 0), math.inf)  # else a timer may never be due
             return ready
         ready = super().select(MAX_REAL_WAIT)
         if not ready:
-            raise RuntimeError("everything waits for something that does not happen")
+            raise RuntimeError(
+                f"no thread or socket became ready within {MAX_REAL_WAIT:g} seconds, and no timer is set; "
+                "check what the test waits for"
+            )
         return ready
 
 
 class _SimulatedLoop(asyncio.SelectorEventLoop):
+    """An event loop in simulated time.
+
+    The time stands still while a function runs in a thread, unless the function itself waits for the loop, as
+    `anyio.from_thread.run` does: it makes the loop create a task, and returns when the task is done.
+    """
+
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()
+        self._is_called_by_thread = False
         super().__init__(self._jumping)
 
     def time(self) -> float:
         return self._jumping.now
 
+    async def run_in_thread(self, function: Callable[..., T], *args: object, **options: Any) -> T:  # noqa: ANN401
+        self._jumping.calls_in_threads += 1
+        try:
+            return await anyio.to_thread.run_sync(function, *args, **options)
+        finally:
+            self._jumping.calls_in_threads -= 1
+
+    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # noqa: ANN401
+        """Call a function in a thread of asyncio, as `asyncio.to_thread` does."""
+        self._jumping.calls_in_threads += 1
+        future = super().run_in_executor(executor, func, *args)
+        future.add_done_callback(self._end_call)
+        return future
+
+    def _end_call(self, _: asyncio.Future[Any]) -> None:
+        self._jumping.calls_in_threads -= 1
+
+    async def run_simulated(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        self._jumping.anyio_limiter = anyio.to_thread.current_default_thread_limiter()
+        return await coroutine
+
+    def call_soon_threadsafe(
+        self,
+        callback: Callable[..., object],
+        *args: Any,  # noqa: ANN401
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Handle:
+        return super().call_soon_threadsafe(self._call_for_thread, callback, args, context=context)
+
+    def _call_for_thread(self, callback: Callable[..., object], args: tuple[object, ...]) -> None:
+        self._is_called_by_thread = True
+        try:
+            callback(*args)
+        finally:
+            self._is_called_by_thread = False
+
+    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:  # noqa: ANN401
+        task = super().create_task(coro, **options)
+        if self._is_called_by_thread:
+            self._jumping.waiting_threads += 1
+            task.add_done_callback(self._stop_waiting)
+        return task
+
+    def _stop_waiting(self, _: asyncio.Task[Any]) -> None:
+        self._jumping.waiting_threads -= 1
+
 
 class SimulatedTime:
-    """Time that does not pass while anything can run. When everything waits, it jumps to the next timer.
+    """Simulated time, which stands still while code runs. When all code waits, it jumps to the next timer.
 
-    So a tool that sleeps for three days runs in a moment. To move the time in a test, sleep. The code must
-    wait with anyio or asyncio: time also jumps while a plain function runs in its thread.
+    Therefore a tool that sleeps for three days finishes in a moment. To advance the time in a test, call
+    `anyio.sleep`. Code must wait with anyio or asyncio: while a function runs in a thread of theirs, time
+    stands still. (anyio counts the threads of its default limiter only.)
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._loop = loop
 
     def run(self, function: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a coroutine function to its end, in simulated time."""
+        """Call a coroutine function in simulated time, and return its result."""
         with asyncio.Runner(loop_factory=_SimulatedLoop) as runner:
-            self._loop = runner.get_loop()
-            return runner.run(function(*args, **kwargs))
+            loop = self._loop = cast("_SimulatedLoop", runner.get_loop())
+            context = contextvars.copy_context()
+            context.run(run_in_thread.set, loop.run_in_thread)
+            return runner.run(loop.run_simulated(function(*args, **kwargs)), context=context)
 
     @classmethod
     def current(cls) -> SimulatedTime | None:
@@ -300,5 +376,5 @@ class SimulatedTime:
         return EPOCH + self.elapsed
 
     def clock(self) -> Micros:
-        """Return the time in microseconds since 1970, as a storage expects it."""
+        """Return the simulated time in microseconds since 1970-01-01, for use as the clock of a storage."""
         return round(self.now().timestamp() * SECOND)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TypedDict, Unpack
 
@@ -14,6 +14,7 @@ from perdure.storage import Micros, Storage
 from perdure.storage.kit import Subject
 from perdure.storage.time_types import system_clock, to_seconds
 from perdure.tasks import Json, NewTask, Owner, Snapshot, StoreConfig, Success, TaskId, TaskStore
+from perdure.tasks.encryption import Keyring
 
 QUICK = RuntimeConfig(
     heartbeat_interval=0.1,
@@ -31,9 +32,9 @@ SLACK = 0.7
 """How much longer it lasts on an engine whose one commit may take that long while others are tested."""
 
 
-def new_app() -> App:
+def new_app(application: str = "tests") -> App:
     """For functions only: what it declares is run by `Replicas.start`, on the engine under test."""
-    return App("memory:")
+    return App("memory:", application=application)
 
 
 class Options(TypedDict, total=False):
@@ -42,6 +43,7 @@ class Options(TypedDict, total=False):
     work: bool
     limits: StoreConfig
     clock: Callable[[], Micros]
+    keys: Sequence[str]
     executor: Callable[[TaskStore, RuntimeConfig], Executor] | None
 
 
@@ -65,13 +67,14 @@ class Replicas:
         work: bool = True,
         limits: StoreConfig = StoreConfig(),
         clock: Callable[[], Micros] = system_clock,
+        keys: Sequence[str] = (),
         executor: Callable[[TaskStore, RuntimeConfig], Executor] | None = None,
     ) -> AsyncGenerator[Runtime]:
         """The same for a block, to see a replica stop."""
         storage = await self.subject.another_client()
         if storage.lag > SLACK:
             config = replace(config, clock_skew=to_seconds(config.clock_skew) + SLACK)
-        store = TaskStore(storage, limits, clock=clock)
+        store = TaskStore(storage, limits, application=app.application, keys=Keyring(keys), clock=clock)
         made = None if executor is None else executor(store, config)
         runtime = Runtime(store, app.functions, config, executor=made)
         try:

@@ -266,9 +266,9 @@ async def test_an_answer_reaches_a_task_whose_asker_was_shut_down(replicas: Repl
     waiting = await now(other, made)
     assert (waiting.task.is_claimed, waiting.task.status) == (False, Status.INPUT_REQUIRED)
     assert (
-        waiting.record.lane == "deadline"
+        waiting.record.lane == "deadline/tests"
     )  # no worker has anything to do before it is answered, or too late
-    assert (await other.answer(ME, made.task.task_id, {"whose": NO})).record.lane == "run/ask"
+    assert (await other.answer(ME, made.task.task_id, {"whose": NO})).record.lane == "run/tests/ask"
     await replicas.start(app)
     assert value_of(await other.wait(ME, made.task.task_id, 60)) == ["decline", 2]
 

@@ -91,7 +91,10 @@ def slept(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Slept]:
 async def sleep_too_long(plan: Plan) -> dict[str, Slept]:
     """Freeze a process in the middle of two tasks, let another end them, and let the first go on."""
     async with await open_storage(plan.url) as storage, ProcessPool(plan).on_stage() as troupe:
-        runtime = Runtime(TaskStore(storage), app_on(plan.url, Journal(plan.folder, "client")).functions)
+        runtime = Runtime(
+            TaskStore(storage, application="tests"),
+            app_on(plan.url, Journal(plan.folder, "client")).functions,
+        )
         made = [await runtime.submit(name, {"n": 1}, owner=ME) for name in ("patient", "patient_once")]
         await wait_until(lambda: len(noted(plan, Wrote)) >= 4, PATIENCE)
         first = await troupe.freeze_one(storage)

@@ -68,7 +68,7 @@ async def test_a_heartbeat_writes_the_lease_and_leaves_the_task_alone(replicas: 
     lease = await lease_of(runtime, made)
     assert lease is not None
     assert len(lease.body.encode()) < 300
-    assert (lease.tag, lease.lane, lease.expires_at) == (leases.HELD, leases.EXPIRING, None)
+    assert (lease.tag, lease.lane, lease.expires_at) == (leases.HELD, leases.expiry_lane("tests"), None)
     go_on.set()
     assert value_of(await runtime.wait(ME, made.task.task_id, 60)) == "done"
 
@@ -279,7 +279,7 @@ async def twin(
 ) -> AsyncGenerator[Runtime]:
     """A worker that calls itself as another does, like two containers of one host name."""
     storage = await replicas.subject.another_client()
-    store = TaskStore(await wire.around(storage), clock=clock)
+    store = TaskStore(await wire.around(storage), clock=clock, application="tests")
     try:
         async with Runtime(store, app.functions, config, name="twin").running() as runtime:
             yield runtime

@@ -92,7 +92,7 @@ async def test_recovery_leaves_a_task_of_a_newer_version_and_its_lease(
     survivor = await replicas.start(app, clock=clock)
     clock.ahead = MINUTE  # both leases are over
     assert value_of(await survivor.wait(ME, mine, 20)) == "done"
-    await wait_until(lambda: f"task {record.key} is left to newer workers" in caplog.text)
+    await wait_until(lambda: f"task {record.key} is left to other workers" in caplog.text)
     assert await is_unchanged(creator, record)
     assert await is_unchanged(creator, lease)
 
@@ -108,7 +108,7 @@ async def test_recovery_leaves_a_lease_of_a_newer_version_and_its_task(
     lease = await put(creator.store.storage, before, newer(before.body, holder=7), now=creator.store.clock())
     await replicas.start(app, clock=clock)
     clock.ahead = MINUTE
-    await wait_until(lambda: f"task {lease.key} is left to newer workers" in caplog.text)
+    await wait_until(lambda: f"task {lease.key} is left to other workers" in caplog.text)
     assert await is_unchanged(creator, lease)
     assert await is_unchanged(creator, made.record)
 

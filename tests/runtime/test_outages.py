@@ -196,7 +196,7 @@ async def test_a_storage_that_is_busy_costs_a_function_an_attempt_and_a_report_n
         if write == "set_variables":
             await task.set_variables({"half": "done"})
         else:
-            await task.report_progress(message="half done")
+            await task.report_progress(0.5, message="half done")
         return task.attempt
 
     async with open_faulty(replicas, wire, app, STEADY_HEARTBEAT) as runtime:
@@ -207,7 +207,7 @@ async def test_a_storage_that_is_busy_costs_a_function_an_attempt_and_a_report_n
         assert ended.task.last_failure == "StorageBusy: others hold it"
         assert dict(ended.task.variables) == {"half": "done"}
     else:
-        assert ended.task.status_message == "half done"
+        assert ended.task.reports.entries[-1].message == "half done"
 
 
 @row(59)

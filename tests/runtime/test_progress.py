@@ -35,7 +35,8 @@ async def test_a_thousand_reports_are_a_few_writes_and_the_last_is_there(replica
     made = await runtime.submit("work")
     ended = await runtime.wait(ME, made.task.task_id, 60)
     assert ended.version <= 20
-    assert ended.task.status_message == "page 999"  # kept by a task that completes
+    assert ended.task.reports.entries[-1].message == "page 999"
+    assert ended.task.status_message is None  # a task that has ended does nothing any more
     assert ended.task.progress == Progress(done=1000, total=1000)
 
 
@@ -63,23 +64,30 @@ async def test_progress_is_seen_while_the_function_runs(replicas: Replicas) -> N
 
 
 async def test_what_a_report_leaves_out_stays_as_it_was(replicas: Replicas) -> None:
-    app = new_app()
+    app, go_on = new_app(), asyncio.Event()
 
     @app.function()
     async def work(task: Task) -> None:
         await task.report_progress(1, 3, "collecting")
         await task.report_progress(2)
         await task.report_progress(message="writing")
+        await go_on.wait()
 
     runtime = await replicas.start(app)
     made = await runtime.submit("work")
-    task = (await runtime.wait(ME, made.task.task_id, 60)).task
-    assert (task.status_message, task.progress) == ("writing", Progress(done=2))
+
+    async def is_seen() -> bool:
+        task = (await now(runtime, made)).task
+        return (task.status_message, task.progress) == ("writing", Progress(done=2))
+
+    await wait_until(is_seen)
+    go_on.set()
+    assert (await runtime.wait(ME, made.task.task_id, 60)).task.progress == Progress(done=2)
 
 
 @row(52)
 async def test_a_message_that_is_too_long_is_refused_to_the_function_that_says_it(replicas: Replicas) -> None:
-    app = new_app()
+    app, go_on = new_app(), asyncio.Event()
 
     @app.function()
     async def work(task: Task) -> str:
@@ -90,12 +98,18 @@ async def test_a_message_that_is_too_long_is_refused_to_the_function_that_says_i
             await task.report_progress(message="\ud800")
         with pytest.raises(InvalidValue, match="progress"):
             await task.report_progress(float("nan"))
+        await go_on.wait()
         return "done"
 
     runtime = await replicas.start(app)
     made = await runtime.submit("work")
-    ended = await runtime.wait(ME, made.task.task_id, 60)
-    assert (value_of(ended), ended.task.status_message) == ("done", "fine")
+
+    async def is_fine() -> bool:
+        return (await now(runtime, made)).task.status_message == "fine"
+
+    await wait_until(is_fine)
+    go_on.set()
+    assert value_of(await runtime.wait(ME, made.task.task_id, 60)) == "done"
 
 
 async def test_a_failure_says_why_in_the_place_of_the_last_report(replicas: Replicas) -> None:
@@ -149,7 +163,7 @@ async def test_a_thread_reports_through_the_event_loop(replicas: Replicas) -> No
     runtime = await replicas.start(app)
     made = await runtime.submit("work")
     ended = await runtime.wait(ME, made.task.task_id, 60)
-    assert (value_of(ended), ended.task.status_message) == ("done", "page 99")
+    assert (value_of(ended), ended.task.reports.entries[-1].message) == ("done", "page 99")
     assert ended.task.progress == Progress(done=99)
 
 
@@ -174,7 +188,7 @@ async def test_a_report_that_could_not_be_written_is_written_later(replicas: Rep
         wire.mend()
         go_on.set()
         task = (await runtime.wait(ME, made.task.task_id, 60)).task
-    assert (task.status, task.status_message, task.progress) == (
+    assert (task.status, task.reports.entries[-1].message, task.progress) == (
         Status.COMPLETED,
         "second",
         Progress(done=2),

@@ -70,7 +70,7 @@ async def test_what_is_created_where_nobody_works_is_taken_elsewhere(replicas: R
     app = gated(asyncio.Event())
     creator = await replicas.start(app, work=False)
     early = await creator.submit("quick")
-    assert (early.task.is_claimed, early.record.lane) == (False, "run/quick")
+    assert (early.task.is_claimed, early.record.lane) == (False, "run/tests/quick")
     await replicas.start(app)
     late = await creator.submit("quick")
     for made in (early, late):

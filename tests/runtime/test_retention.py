@@ -264,7 +264,7 @@ async def test_a_question_of_an_unclaimed_task_ends_it_at_its_deadline(replicas:
         await until_released(asker, made)
     stranger = await replicas.start(new_app(), clock=clock)
     waiting = await now(stranger, made)
-    assert (waiting.task.status, waiting.record.lane) == (Status.INPUT_REQUIRED, "deadline")
+    assert (waiting.task.status, waiting.record.lane) == (Status.INPUT_REQUIRED, "deadline/tests")
     clock.ahead = 3601 * 1_000_000
     assert reason_of(await stranger.wait(ME, made.task.task_id, 120)) == "input_deadline"
 

@@ -10,6 +10,7 @@ import pytest
 from perdure.runtime import Again, Failed, Function, Pause, Task, UnknownFunction
 from perdure.runtime.workflow import Step, Workflow
 from perdure.tasks import Failure, InputKind, InputRequest, Owner, Status
+from perdure.tasks.edits import MAX_FUNCTION_NAME_BYTES
 from perdure.tasks.errors import InvalidValue
 
 from .. import task_edits
@@ -264,13 +265,13 @@ async def test_the_longest_name_is_run_and_a_function_is_registered_without_pare
     async def bare(number: int) -> int:
         return number + 1
 
-    @app.function(name="\u00e9" * 126)
+    @app.function(name="\u00e9" * (MAX_FUNCTION_NAME_BYTES // 2))
     async def long(number: int) -> int:
         return number + 2
 
     creator = await replicas.start(app, work=False)
     await replicas.start(app)
-    for name, expected in (("bare", 8), ("\u00e9" * 126, 9)):
+    for name, expected in (("bare", 8), ("\u00e9" * (MAX_FUNCTION_NAME_BYTES // 2), 9)):
         made = await creator.submit(name, {"number": 7})  # through the queue, which is named after it
         assert value_of(await creator.wait(ME, made.task.task_id, 120)) == expected
     assert await bare(1) == 2  # what the decorator leaves is the function itself

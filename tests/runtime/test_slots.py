@@ -188,14 +188,15 @@ async def test_a_run_that_gives_up_waiting_takes_a_slot_again_before_it_continue
     assert crowd.most["all"] == 1
 
 
-async def test_a_question_without_an_answer_in_time_is_withdrawn(replicas: Replicas) -> None:
+@pytest.mark.parametrize("timeout", [0, 0.05])
+async def test_a_question_without_an_answer_in_time_is_withdrawn(replicas: Replicas, timeout: float) -> None:  # noqa: ASYNC109
     app = new_app()
 
     @app.function()
     async def asks(task: Task) -> str:
         late = InputError(code=-1, message="too late")
         with pytest.raises(InputFailed, match="too late"):
-            await task.ask_one(InputKind.ELICITATION, {"message": "?"}, timeout=0.05, timeout_error=late)
+            await task.ask_one(InputKind.ELICITATION, {"message": "?"}, timeout=timeout, timeout_error=late)
         return ", ".join(str(each.is_answered) for each in task.questions.values())
 
     runtime = await replicas.start(app)

@@ -89,14 +89,14 @@ async def test_today_and_a_future_version_share_one_storage(
         before = await all_records(storage)
         assert {address.space for address in before} == {TASKS, LEASES, IDEMPOTENCY_KEYS, ACCOUNTS, ITEMS}
         assert {number_of(record.body) for record in before.values()} == {2, 3}  # of tasks, of feeds
-        client = Runtime(TaskStore(storage), app.functions, UNHURRIED)
+        client = Runtime(TaskStore(storage, application="tests"), app.functions, UNHURRIED)
         async with worker(url, APP, config=UNHURRIED):
             # The future process is down. Today's worker runs its own tasks, and recovers one that was lost
             # after those of the future version.
             mine = await leave_with_a_dead_worker(client, ME, "todays")
             assert value_of(await client.wait(ME, mine, 60)) == "today's"
             await poll_own_account(storage)
-            assert (await task_edits.quarantine_damaged(client.store)).newer == len(made)
+            assert (await task_edits.quarantine_damaged(client.store)).not_readable == len(made)
             for task_id in made:
                 with pytest.raises(NewerFormat):
                     await client.cancel(ME, task_id)

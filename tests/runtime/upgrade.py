@@ -103,7 +103,9 @@ COMMANDS: dict[str, Callable[[Runtime], Awaitable[list[str] | dict[str, Json]]]]
 
 async def main(command: str, url: str) -> None:
     async with await open_storage(url) as storage:
-        runtime = Runtime(TaskStore(storage), app.functions, QUICK if command == "start" else MORTAL)
+        runtime = Runtime(
+            TaskStore(storage, application="tests"), app.functions, QUICK if command == "start" else MORTAL
+        )
         await tell(await COMMANDS[command](runtime))
 
 

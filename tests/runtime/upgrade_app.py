@@ -12,6 +12,7 @@ from perdure.tasks import InputKind, InputRequest
 app = App(
     os.environ.get("PERDURE_URL", "memory:"),
     runtime=msgspec.json.decode(os.environ.get("PERDURE_RUNTIME", "{}"), type=RuntimeConfig),
+    application="tests",
 )
 
 NEWEST_KIND = list(InputKind)[-1]

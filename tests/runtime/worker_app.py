@@ -13,6 +13,7 @@ from perdure.runtime import App, RuntimeConfig, Task
 app = App(
     os.environ.get("PERDURE_URL", "memory:"),
     runtime=msgspec.json.decode(os.environ.get("PERDURE_RUNTIME", "{}"), type=RuntimeConfig),
+    application="tests",
 )
 
 

@@ -1,6 +1,6 @@
 """`App`: the functions of a program and where their tasks live, declared once, opened by server and workers.
 
-app = App("sqlite:///tasks.db")
+app = App("sqlite:///tasks.db", application="reports")
 
 @app.function(retries=2, timeout=600)
 async def build_report(year: int, task: Task) -> str: ...
@@ -12,7 +12,8 @@ async with app.open() as runtime:
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+import os
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar, overload
 
@@ -21,6 +22,9 @@ from msgspec.structs import replace
 from ..storage import Micros, Storage, open_storage
 from ..storage.time_types import Duration, system_clock, to_seconds
 from ..tasks import StoreConfig, TaskStore
+from ..tasks.encryption import Keyring
+from ..tasks.store import check_can_encrypt
+from ..tasks.stored_task import check_format
 from .config import RuntimeConfig
 from .executor import Executor
 from .function import Call, Function, Functions
@@ -30,6 +34,8 @@ from .workflow.running import handler
 
 F = TypeVar("F", bound=Callable[..., object])
 
+KEY_VARIABLE = "PERDURE_ENCRYPTION_KEY"
+
 
 class App:
     """A declaration. Nothing is opened before `open`, and each `open` is a runtime of its own."""
@@ -38,12 +44,23 @@ class App:
         self,
         url: str | Storage,
         *,
+        application: str,
+        encryption_keys: Sequence[str] | None = None,
         store: StoreConfig = StoreConfig(),
         runtime: RuntimeConfig = RuntimeConfig(),
         executor: Callable[[TaskStore, RuntimeConfig], Executor] | None = None,
     ) -> None:
+        """Declare functions whose tasks are in the storage of this URL.
+
+        `encryption_keys` are the keys for encrypted tasks: the first one encrypts, all of them decrypt. By
+        default they are those in the environment variable PERDURE_ENCRYPTION_KEY, separated by commas.
+        """
         self.url = url
+        self.application = application
+        """The name under which its tasks are stored. Apps of one name share their tasks, others never do."""
         self.functions = Functions()
+        self._keys = keys_from_environment() if encryption_keys is None else Keyring(encryption_keys)
+        check_can_encrypt(store, self._keys)
         self._store = store
         self._runtime = runtime
         self._executor = executor
@@ -54,8 +71,14 @@ class App:
 
         `runtime` are options of `RuntimeConfig`.
         """
-        app = App(url, store=self._store, runtime=replace(self._runtime, **runtime), executor=self._executor)
-        app.functions, app._clock = self.functions, clock
+        app = App(
+            url,
+            application=self.application,
+            store=self._store,
+            runtime=replace(self._runtime, **runtime),
+            executor=self._executor,
+        )
+        app.functions, app._clock, app._keys = self.functions, clock, self._keys
         return app
 
     @overload
@@ -135,7 +158,10 @@ class App:
         A storage that was given ready is not closed: whoever opened it closes it.
         """
         async with _opened(self.url) as storage:
-            store = TaskStore(storage, self._store, clock=self._clock)
+            await check_format(storage, now=self._clock())
+            store = TaskStore(
+                storage, self._store, application=self.application, keys=self._keys, clock=self._clock
+            )
             executor = None if self._executor is None else self._executor(store, self._runtime)
             runtime = Runtime(store, self.functions, self._runtime, executor=executor, name=name)
             if not work:
@@ -143,6 +169,11 @@ class App:
                 return
             async with runtime.running():
                 yield runtime
+
+
+def keys_from_environment() -> Keyring:
+    """Return the keys in the environment variable PERDURE_ENCRYPTION_KEY, which are separated by commas."""
+    return Keyring([key for key in os.environ.get(KEY_VARIABLE, "").split(",") if key.strip()])
 
 
 @asynccontextmanager

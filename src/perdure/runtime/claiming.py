@@ -17,6 +17,7 @@ from ..tasks.store import Edit
 from ..tasks.stored_task import lease_address
 from . import lease as leases
 from . import telemetry
+from .attendance import Attendant, cancel_unattended, find_attendant
 from .config import RuntimeConfig
 from .endings import end_task, refusal_to_start, unless_cancelled
 from .function import Function
@@ -38,28 +39,40 @@ class Claimer:
     def new_holder(self) -> Holder:
         """For one claim. No other has its name, so who finds it in a lease knows that it is theirs."""
         self._claims += 1
-        return Holder(f"{self.name}#{self._claims}", self._lasts, self._store.clock)
+        name = f"{self.name}#{self._claims}"
+        return Holder(name, self._store.application, self._lasts, self._store.clock)
 
     async def claim(self, waiting: Record, function: Function) -> Claim | None:
         """Claim a task that waits. None where another was quicker, or the task was not to be run any more.
 
-        Raises NewerFormat if a newer version wrote the task or its lease; both are left as they are.
+        Raises NotReadableHere if a newer version wrote the task or its lease, or a key is missing; both are
+        left as they are. Raises AttendantSilent if the process in which its client waits may be lost.
         """
         snapshot = await read_or_quarantine(waiting, self._store)
         if snapshot is None:
             raise NotFound
         with telemetry.claiming(snapshot.task):
+            start = await self._start_of(snapshot.task, function)
             if not expiry_and_deadlines.is_started(snapshot.task):  # then there is no lease to take over
                 with suppress(ClaimLost):
-                    return await self._claim(snapshot, function, None)
+                    return await self._claim(snapshot, start, None)
             before = await self._store.storage.get(lease_address(snapshot.record), now=self._store.clock())
             if before is not None and before.tag == leases.HELD:
                 raise ClaimLost  # another was quicker
             if before is not None:
                 leases.read(before)
-            return await self._claim(snapshot, function, before)
+            return await self._claim(snapshot, start, before)
 
-    async def _claim(self, snapshot: Snapshot, function: Function, before: Record | None) -> Claim | None:
+    async def _start_of(self, task: TaskRecord, function: Function) -> Edit:
+        match await find_attendant(task, self._store, self.name):
+            case Attendant.LOST:
+                return cancel_unattended
+            case Attendant.SILENT if expiry_and_deadlines.is_started(task):
+                raise AttendantSilent
+            case _:
+                return _begin(function)
+
+    async def _claim(self, snapshot: Snapshot, start: Edit, before: Record | None) -> Claim | None:
         holder = self.new_holder()
         taken: list[Record] = []
 
@@ -71,7 +84,7 @@ class Claimer:
             return change
 
         try:
-            claimed = await self._store.edit(snapshot, _begin(function), lease=lease)
+            claimed = await self._store.edit(snapshot, start, lease=lease)
         except StorageFailed:  # but it may have been written, and then nobody else would know
             found = await find_out(Claim(snapshot, taken[0], holder), self._store) if taken else None
             if found is None:
@@ -88,6 +101,10 @@ class Claimer:
         telemetry.claimed(claimed.task, waiting.record.wake_at or now, now)
 
 
+class AttendantSilent(Exception):
+    """Raised by a claim that is to be repeated a little later."""
+
+
 REFUSED = (ConcurrentModification, ClaimLost, NotFound)
 """What a claim raises where another was quicker."""
 
@@ -95,7 +112,7 @@ REFUSED = (ConcurrentModification, ClaimLost, NotFound)
 async def read_or_quarantine(record: Record, store: TaskStore) -> Snapshot | None:
     """The task of a record in the queue, or of a lease; None if it is damaged, and was quarantined."""
     try:
-        return Snapshot.from_record(record)
+        return Snapshot.from_record(record, store.keys)
     except CorruptRecord:
         log.exception("a record in the queue, or with a lease, is damaged, and is quarantined")
         await quarantine(store.storage, record, now=store.clock())

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from math import isfinite
-
 import msgspec
 
 from ..storage.time_types import Duration, to_seconds
+from ..tasks.config import check_seconds
 from ..tasks.errors import InvalidValue
 
 
@@ -45,9 +43,9 @@ class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):
             if value is not None and (type(value) is not int or value < 1):
                 raise InvalidValue(name, f"must be an integer of at least 1, not {value!r}")
         for name in ("heartbeat_interval", "report_interval", "queue_poll_interval", "purge_interval"):
-            check_seconds(name, getattr(self, name), above_zero=True)
+            _check_duration(name, getattr(self, name), above_zero=True)
         for name in ("clock_skew", "cancel_grace", "drain_timeout"):
-            check_seconds(name, getattr(self, name), above_zero=False)
+            _check_duration(name, getattr(self, name), above_zero=False)
 
     @property
     def lease(self) -> float:
@@ -55,12 +53,8 @@ class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):
         return 3 * to_seconds(self.heartbeat_interval) + to_seconds(self.clock_skew)
 
 
-def check_seconds(name: str, value: object, *, above_zero: bool) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float | timedelta):
-        raise InvalidValue(name, f"must be a number of seconds or a timedelta, not {value!r}")
-    seconds = to_seconds(value)
-    if not isfinite(seconds):
-        raise InvalidValue(name, f"must be a number of seconds or a timedelta, not {value!r}")
+def _check_duration(name: str, value: object, *, above_zero: bool) -> None:
+    seconds = check_seconds(name, value)
     if seconds < 0 or (above_zero and seconds == 0):
         least = "more than" if above_zero else "at least"
         raise InvalidValue(name, f"must be {least} 0 seconds, not {seconds:g}")

@@ -1,4 +1,4 @@
-"""Deadlines: ending tasks that wait for what no longer comes. Every worker does this for all tasks.
+"""Deadlines: ending tasks that wait for what no longer comes. Every worker does this for its application.
 
 Questions of unclaimed tasks wait in one lane for their deadline. Started tasks that no worker started again
 for a month are found by reading the oldest active tasks about once an hour.
@@ -11,10 +11,11 @@ import logging
 from random import uniform
 
 from ..storage import Position, Record
-from ..storage.errors import NewerFormat
+from ..storage.errors import NotReadableHere
 from ..storage.time_types import to_seconds
 from ..tasks import Snapshot, Status, StoreConfig, TaskRecord, TaskStore, expiry_and_deadlines
-from ..tasks.edits import DEADLINE_LANE
+from ..tasks.application import application_of
+from ..tasks.edits import deadline_lane
 from ..tasks.errors import ClaimLost, ConcurrentModification
 from ..tasks.store import Edit
 from ..tasks.stored_task import TASKS, lease_address
@@ -40,7 +41,7 @@ class Deadlines:
     def __init__(self, store: TaskStore, config: RuntimeConfig) -> None:
         self._store = store
         self._interval = to_seconds(config.purge_interval) / CHECKS_PER_SWEEP
-        self._questions = Lane(store.storage, DEADLINE_LANE, BATCH)
+        self._questions = Lane(store.storage, deadline_lane(store.application), BATCH)
 
     async def check_questions(self) -> None:
         """After a while, fail the unclaimed tasks whose questions are past their deadline."""
@@ -62,7 +63,8 @@ class Deadlines:
             after: Position | None = None
             while records := await self._oldest(status, after):
                 for record in records:
-                    await self._end(record, _end_abandoned)
+                    if application_of(record.partition) == self._store.application:
+                        await self._end(record, _end_abandoned)
                 after = records[-1].position
 
     async def _oldest(self, status: Status, after: Position | None) -> list[Record]:
@@ -76,7 +78,7 @@ class Deadlines:
             if snapshot is None or snapshot.task.is_claimed:
                 return
             ended = await edit_with_lease(self._store, snapshot, edit)
-        except NewerFormat:
+        except NotReadableHere:
             self._questions.leave(record)
             return
         except REFUSED:  # another process ended, answered or claimed it

@@ -140,12 +140,10 @@ def _raised(error: BaseException, function: Function) -> Edit:
 
 
 def finish(outcome: Outcome) -> Edit:
-    """End the task. A success keeps what the function said last as its message; an error says why."""
+    """End the task. The last message of the function goes: it describes a moment before the end."""
 
     def edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
-        is_well = isinstance(outcome, Success) and outcome.error is None
-        message = task.status_message if is_well else None
-        return edits.finish(task, outcome, message=message, now=now, config=config)
+        return edits.finish(task, outcome, now=now, config=config)
 
     return edit
 

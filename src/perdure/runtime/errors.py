@@ -1,6 +1,7 @@
 """What can go wrong in running tasks, as one tree.
 
     PerdureError
+    ├── CredentialsNotStored   raised by `get_access_token` and others: the server had no key to store them
     └── RunError
         ├── UnknownFunction    no function of this name is registered here
         ├── QueueFull          too many tasks wait for a worker (retryable)
@@ -44,6 +45,19 @@ MOST_SECONDS = 100 * 365 * 24 * 3600.0
 
 class RunError(PerdureError):
     """Something about running a task."""
+
+
+class CredentialsNotStored(PerdureError, RuntimeError):
+    """Raised when a function uses credentials of its caller that could not be stored, without a key.
+
+    FastMCP reads the token for its own spans too, and expects a RuntimeError if that is not possible.
+    """
+
+    def __init__(self, task_id: str) -> None:
+        super().__init__(
+            f"the caller's credentials were not stored with task {task_id}, because the server that received "
+            "the call has no encryption key; make one with: perdure key, and set PERDURE_ENCRYPTION_KEY"
+        )
 
 
 class UnknownFunction(RunError):
@@ -91,6 +105,18 @@ def is_signal(error: BaseException) -> bool:
     if not isinstance(error, PerdureError):
         return False
     return isinstance(error, (RunError, ClaimLost, *OUTAGES)) or error.retryable
+
+
+class HiddenError(Exception):
+    """Stands in a log for an exception whose text may be secret. It has the same traceback."""
+
+
+def loggable(error: BaseException, *, is_encrypted: bool) -> BaseException:
+    """Return the exception to log: without its text, and what caused it, if the task is encrypted."""
+    if not is_encrypted:
+        return error
+    hidden = HiddenError(f"{type(error).__name__}; its text is not logged, because the task is encrypted")
+    return hidden.with_traceback(error.__traceback__)
 
 
 def exited(error: SystemExit) -> Failed:

@@ -93,6 +93,10 @@ class Functions(Mapping[str, Function]):
             raise InvalidValue("name", f"there is a function {function.name!r} already")
         self._functions[function.name] = function
 
+    def replace(self, function: Function) -> None:
+        """Add a function, in place of the one that has its name."""
+        self._functions[function.name] = function
+
     def known(self, name: str) -> Function:
         """The function of this name, or UnknownFunction."""
         if name not in self._functions:

@@ -14,7 +14,7 @@ from random import uniform
 import msgspec
 
 from ..storage import Change, Committed, Record
-from ..storage.errors import NewerFormat, StorageError
+from ..storage.errors import NotReadableHere, StorageError
 from ..tasks import Snapshot, TaskStore
 from ..tasks.errors import ClaimLost, ConcurrentModification
 from ..tasks.store import Edit
@@ -45,7 +45,7 @@ async def find_out(claim: Claim, store: TaskStore) -> Claim | None:
                 (claim.snapshot.record.address, claim.lease.address), now=store.clock()
             )
             if task is not None and lease is not None and claim.holder.holds(lease):
-                return Claim(Snapshot.from_record(task), lease, claim.holder)
+                return Claim(Snapshot.from_record(task, store.keys), lease, claim.holder)
     return None
 
 
@@ -105,7 +105,7 @@ class Hold:
 
     async def look(self) -> None:
         """See what others have written. ClaimLost where the task is gone, or was ended by another, or was
-        written by a newer version of perdure, whose workers recover it.
+        written by a newer version of perdure or with a new key, so that other workers recover it.
         """
         found = await self._store.storage.get(self.snapshot.record.address, now=self._store.clock())
         if found is None:
@@ -113,8 +113,8 @@ class Hold:
         if found.version <= self.snapshot.version:
             return
         try:
-            self._adopt(Snapshot.from_record(found))
-        except NewerFormat as error:
+            self._adopt(Snapshot.from_record(found, self._store.keys))
+        except NotReadableHere as error:
             raise ClaimLost from error
         if self.snapshot.task.is_terminal:
             raise ClaimLost

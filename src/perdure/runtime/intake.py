@@ -16,14 +16,14 @@ from random import sample, shuffle, uniform
 import anyio
 
 from ..storage import Address, Record
-from ..storage.errors import NewerFormat
+from ..storage.errors import NotReadableHere
 from ..storage.limits import MAX_PAGE_RECORDS
 from ..storage.time_types import to_seconds
 from ..tasks import TaskStore
-from ..tasks.edits import lane_of
+from ..tasks.edits import run_lane
 from ..tasks.errors import TaskError
 from ..tasks.stored_task import TASKS
-from .claiming import REFUSED, Claimer
+from .claiming import REFUSED, AttendantSilent, Claimer
 from .config import RuntimeConfig
 from .executor import Job
 from .function import Function, Functions
@@ -36,8 +36,8 @@ AT_ONCE = 16
 MOST_SPREAD = 64
 BROKEN = 30.0
 """Seconds for which a task that cannot be claimed is passed over."""
-NEWER_FORMAT_PAUSE = 3600.0
-"""Seconds for which a task is ignored that a newer version of perdure wrote."""
+NOT_READABLE_PAUSE = 3600.0
+"""Seconds for which a task is ignored that a newer version of perdure wrote, or whose key is missing."""
 COLLIDED = 0.004
 """Seconds for which a worker that met another waits, at most."""
 GAP = 0.025
@@ -63,6 +63,7 @@ class Intake:
         self._claimer = claimer
         self._slots = slots
         self._poll_interval = to_seconds(config.queue_poll_interval)
+        self._heartbeat = to_seconds(config.heartbeat_interval)
         self._begin = begin
         self._spread = 0
         self._avoided: dict[tuple[Address, int], float] = {}
@@ -71,8 +72,8 @@ class Intake:
         slots.on_free = self._slot_freed
 
     async def listen(self) -> None:
-        """Note when tasks change, in this process or another. For ever."""
-        async with self._store.storage.watch(TASKS) as watch:
+        """Note when a task may have become due, in this process or another. Never returns."""
+        async with self._store.storage.watch(TASKS, only_lanes=True) as watch:
             while True:
                 await watch.changed()
                 self._wake.set()
@@ -119,13 +120,14 @@ class Intake:
         is_crowded = _Met.OTHERS in met
         self._adapt(is_crowded=is_crowded)
         await asyncio.sleep(uniform(0, COLLIDED) if is_crowded else 0)
-        return is_crowded or _Met.NOBODY in met or _Met.NEWER in met
+        return is_crowded or _Met.NOBODY in met or _Met.NOT_READABLE in met
 
     async def _waiting(self, function: Function, count: int) -> list[Record]:
         """The oldest that wait for this function, without those that we tried in vain or just took."""
         now = self._store.clock()
         limit = min(MAX_PAGE_RECORDS, count + len(self._avoided))
-        found = await self._store.storage.due(lane_of(function.name), until=now, limit=limit, now=now)
+        lane = run_lane(self._store.application, function.name)
+        found = await self._store.storage.due(lane, until=now, limit=limit, now=now)
         if not self._avoided:
             return found
         at = asyncio.get_running_loop().time()
@@ -173,10 +175,13 @@ class Intake:
         """What a claim met that failed."""
         if isinstance(error, REFUSED):
             return _Met.OTHERS
-        if isinstance(error, NewerFormat):
-            log.warning("task %s is left to newer workers: %s", waiting.key, error)
-            self._avoid(waiting, NEWER_FORMAT_PAUSE)
-            return _Met.NEWER
+        if isinstance(error, AttendantSilent):
+            self._avoid(waiting, self._heartbeat)
+            return _Met.TROUBLE
+        if isinstance(error, NotReadableHere):
+            log.warning("task %s is left to other workers: %s", waiting.key, error)
+            self._avoid(waiting, NOT_READABLE_PAUSE)
+            return _Met.NOT_READABLE
         if not isinstance(error, TaskError):
             raise error
         log.error("task %s cannot be claimed", waiting.key, exc_info=error)
@@ -192,5 +197,5 @@ class _Met(Enum):
     """Another worker was quicker."""
     TROUBLE = auto()
     """No use in trying again at once."""
-    NEWER = auto()
-    """A newer version of perdure wrote the task, and what waits behind it can be claimed."""
+    NOT_READABLE = auto()
+    """This process cannot read the task, and what waits behind it can be claimed."""

@@ -1,5 +1,7 @@
 """The lease: who works on a task, and until when. A small record beside the task, pure functions on it.
 
+A process in which clients wait for tasks has a lease of its own, its attendance: see `attendance`.
+
 Its version is the fencing token: every write of a worker replaces or removes the very lease that the worker
 last wrote, in one commit with the task, so a worker that lost it can change nothing. The record is kept while
 the task lives (free, when nobody holds it), because a version begins anew with a record that is born again.
@@ -15,13 +17,13 @@ from ..storage import Address, Delete, Insert, Micros, Record, Replace
 from ..storage.body_format import FORMAT_FIELD, BodyFormat
 from ..storage.errors import NewerFormat, StorageCorrupt
 from ..tasks import Snapshot
+from ..tasks.application import escape_application
 from ..tasks.stored_task import LEASE_FORMAT, LEASES, TASKS
-
-EXPIRING = "leases"
-"""The lane in which held leases wait for their end."""
 
 HELD = "held"
 FREE = "free"
+ATTENDING = "attending"
+"""The tag of the lease of a process."""
 
 
 class Lease(msgspec.Struct, frozen=True, omit_defaults=True, tag_field=FORMAT_FIELD, tag=LEASE_FORMAT):
@@ -34,6 +36,11 @@ class Lease(msgspec.Struct, frozen=True, omit_defaults=True, tag_field=FORMAT_FI
 _format = BodyFormat(Lease)
 
 
+def expiry_lane(application: str) -> str:
+    """Return the lane in which the held leases of an application wait for their end."""
+    return f"leases/{escape_application(application)}"
+
+
 def task_of(lease: Record) -> Address:
     return Address(TASKS, lease.partition, lease.key)
 
@@ -42,6 +49,7 @@ class Holder(msgspec.Struct, frozen=True):
     """One claim of one worker. No two claims have the same name."""
 
     name: str
+    application: str
     lasts: Micros
     """How long a lease of it lasts from each write on."""
     clock: Callable[[], Micros]
@@ -58,7 +66,7 @@ class Holder(msgspec.Struct, frozen=True):
             order=task.record.order,
             body=_body(Lease(self.name, until)),
             tag=HELD,
-            lane=EXPIRING,
+            lane=expiry_lane(self.application),
             wake_at=until,
         )
         return Insert(record=record)
@@ -66,7 +74,8 @@ class Holder(msgspec.Struct, frozen=True):
     def extend(self, lease: Record) -> Replace:
         """The heartbeat."""
         until = self.clock() + self.lasts
-        return lease.replace_with(body=_body(Lease(self.name, until)), tag=HELD, lane=EXPIRING, wake_at=until)
+        lane = expiry_lane(self.application)
+        return lease.replace_with(body=_body(Lease(self.name, until)), tag=HELD, lane=lane, wake_at=until)
 
     def holds(self, lease: Record | None) -> bool:
         """Whether a lease, as it was found, is this claim's."""
@@ -74,6 +83,36 @@ class Holder(msgspec.Struct, frozen=True):
             return lease is not None and holder_of(lease) == self.name
         except NewerFormat:
             return False
+
+
+def attendance_address(process: str) -> Address:
+    return Address(LEASES, f"process::{process}", process)
+
+
+def is_attendance(lease: Record) -> bool:
+    """Whether it is the lease of a process, and not of a claim."""
+    return lease.tag == ATTENDING
+
+
+def attend(
+    process: str, application: str, before: Record | None, *, until: Micros, now: Micros
+) -> Insert | Replace:
+    """Write the attendance of a process, or renew it."""
+    body, lane = _body(Lease(process, until)), expiry_lane(application)
+    if before is not None:
+        return before.replace_with(body=body, tag=ATTENDING, lane=lane, wake_at=until)
+    address = attendance_address(process)
+    record = Record(
+        space=address.space,
+        partition=address.partition,
+        key=address.key,
+        order=now,
+        body=body,
+        tag=ATTENDING,
+        lane=lane,
+        wake_at=until,
+    )
+    return Insert(record=record)
 
 
 def give_up(lease: Record, task: Snapshot) -> Replace | Delete:

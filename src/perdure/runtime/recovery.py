@@ -1,4 +1,6 @@
-"""Recovery: what becomes of tasks whose worker is gone. Live work is never touched.
+"""Recovery: what becomes of tasks whose worker is gone, or the process in which their clients wait.
+
+Live work is never touched.
 
 A lease is taken only when its end has come by the clock *and* it has not been extended for as long as this
 process has looked at it, by its own stopwatch. So a replica whose clock is wrong by an hour does not take the
@@ -10,18 +12,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from random import shuffle, uniform
 
-from ..storage import Address, Delete, Micros, Record, Storage
-from ..storage.errors import NewerFormat
+from ..storage import Address, Delete, Micros, Position, Record, Storage
+from ..storage.errors import NotReadableHere
 from ..storage.time_types import to_seconds
-from ..tasks import Snapshot, TaskStore
+from ..tasks import Snapshot, Status, TaskRecord, TaskStore
 from ..tasks.edits import AttemptEnd
-from ..tasks.errors import TaskError
+from ..tasks.errors import CorruptRecord, NotFound, TaskError, TerminalTask
+from ..tasks.stored_task import TASKS
 from . import lease as leases
 from . import telemetry
+from .attendance import Attendant, cancel_unattended, find_attendant
 from .claiming import REFUSED, read_or_quarantine
 from .config import RuntimeConfig
+from .deadline import edit_with_lease
 from .endings import Unfinished, run_again_or_end
 from .function import Function
 from .lane import Lane
@@ -55,7 +61,7 @@ class Patience:
 
 
 class Recovery:
-    """What every worker does for the others."""
+    """What every worker does for the others of its application."""
 
     def __init__(
         self,
@@ -63,13 +69,15 @@ class Recovery:
         functions: Mapping[str, Function],
         config: RuntimeConfig,
         is_ours: Callable[[Record], bool],
+        process: str,
     ) -> None:
         self._store = store
+        self._process = process
         self._functions = functions
         self._is_ours = is_ours
         self._heartbeat = to_seconds(config.heartbeat_interval)
         self._patience = Patience(1.5 * to_seconds(config.heartbeat_interval))
-        self._expired = Lane(store.storage, leases.EXPIRING, BATCH)
+        self._expired = Lane(store.storage, leases.expiry_lane(store.application), BATCH)
 
     async def look(self) -> None:
         """After a while, see which leases ran out, and recover those of which nobody was heard."""
@@ -78,23 +86,30 @@ class Recovery:
         now = self._store.clock()
         lost = self._patience.worn_out(await self._expired.due(now), asyncio.get_running_loop().time())
         shuffle(lost)  # others do the same
+        lost.sort(key=leases.is_attendance, reverse=True)
         for lease in lost:
             if self._is_ours(lease):  # it runs here, and is late with its heartbeat
                 continue
             try:
-                await recover(lease, self._store, self._functions)
-            except NewerFormat as error:
-                log.warning("task %s is left to newer workers: %s", lease.key, error)
+                if leases.is_attendance(lease):
+                    await end_attended(lease, self._store)
+                else:
+                    await recover(lease, self._store, self._functions, self._process)
+            except NotReadableHere as error:
+                log.warning("task %s is left to other workers: %s", lease.key, error)
                 self._expired.leave(lease)
             except TaskError:
                 log.exception("task %s cannot be recovered", lease.key)
 
 
-async def recover(lease: Record, store: TaskStore, functions: Mapping[str, Function]) -> Snapshot | None:
+async def recover(
+    lease: Record, store: TaskStore, functions: Mapping[str, Function], process: str
+) -> Snapshot | None:
     """Fail the task of a lease that ran out, or put it back into its queue, as its function wants.
 
-    None where there was nothing to do, or somebody else did it. Raises NewerFormat if a newer version wrote
-    the task or the lease; both are left as they are.
+    A task is cancelled if the process in which its client waited is lost, and left alone while that process
+    is late. None where there was nothing to do, or somebody else did it. Raises NotReadableHere if a newer
+    version wrote the task or the lease, or a key is missing; both are left as they are.
     """
     leases.read(lease)
     found = await store.storage.get(leases.task_of(lease), now=store.clock())
@@ -102,12 +117,15 @@ async def recover(lease: Record, store: TaskStore, functions: Mapping[str, Funct
     if snapshot is None or snapshot.task.is_terminal or not snapshot.task.is_claimed:
         await _remove(lease, store.storage, store.clock())
         return None
+    attendant = await find_attendant(snapshot.task, store, process)
+    if attendant is Attendant.SILENT:
+        return None
     function = functions.get(snapshot.task.function or "")
     with telemetry.recovering(snapshot.task):
         try:
             after = await store.edit(
                 snapshot,
-                run_again_or_end(function, LOST),
+                cancel_unattended if attendant is Attendant.LOST else run_again_or_end(function, LOST),
                 lease=lambda following: leases.give_up(lease, following),
             )
         except REFUSED:
@@ -125,5 +143,45 @@ async def recover(lease: Record, store: TaskStore, functions: Mapping[str, Funct
 
 
 async def _remove(lease: Record, storage: Storage, now: Micros) -> None:
-    """A lease without a task that is worked on: it was deleted, or ended over the worker's head."""
+    """A lease of a lost process, or without a task that is worked on: it was deleted, or ended by others."""
     await storage.commit([Delete(before=lease)], now=now)
+
+
+# Processes in which clients wait
+
+
+async def end_attended(lease: Record, store: TaskStore) -> None:
+    """Cancel the tasks of a process that is lost, wherever they run or wait, and remove its lease."""
+    count = 0
+    for status in (Status.WORKING, Status.INPUT_REQUIRED):
+        after: Position | None = None
+        while records := await store.storage.page(
+            TASKS, tag=status.value, after=after, limit=BATCH, now=store.clock()
+        ):
+            for record in records:
+                count += await _end_if_attended(record, lease.key, store)
+            after = records[-1].position
+    log.warning("process %s was lost; %d tasks were cancelled for which clients waited", lease.key, count)
+    await _remove(lease, store.storage, store.clock())
+
+
+async def _end_if_attended(record: Record, process: str, store: TaskStore) -> bool:
+    with suppress(CorruptRecord, NotReadableHere):
+        task = Snapshot.head_of(record).task
+        if task.attended_by == process:
+            return await _end_as_cancelled(task, process, store)
+    return False
+
+
+async def _end_as_cancelled(task: TaskRecord, process: str, store: TaskStore) -> bool:
+    async def cancel(read: Snapshot) -> Snapshot | None:
+        if read.task.attended_by != process:  # it was handed over
+            return None
+        return await edit_with_lease(store, read, cancel_unattended)
+
+    with suppress(TerminalTask, NotFound):
+        ended = await store.update(task.owner, task.task_id, cancel)
+        if ended is not None:
+            telemetry.ended(ended.task)
+            return True
+    return False

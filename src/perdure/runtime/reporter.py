@@ -33,8 +33,8 @@ class Reporter:
         self._last = float("-inf")
         self._message: str | None = None
         self._progress: Progress | None = None
-        self._reports = _Unwritten[Report](MAX_REPORTS_KEPT)
-        self._log = _Unwritten[LogEntry](MAX_LOG_ENTRIES)
+        self._reports: _Unwritten[Report] = _Unwritten(MAX_REPORTS_KEPT)
+        self._log: _Unwritten[LogEntry] = _Unwritten(MAX_LOG_ENTRIES)
         self._is_applied = False
         """Whether the write that is being tried carries everything that was reported."""
         self._flush: asyncio.Task[None] | None = None

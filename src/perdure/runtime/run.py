@@ -20,17 +20,26 @@ from msgspec.structs import replace
 
 from ..storage.errors import StorageError
 from ..storage.time_types import to_seconds
-from ..tasks import InputRequest, LogLevel, Snapshot, Status, StoreConfig, TaskStore, expiry_and_deadlines
+from ..tasks import (
+    InputRequest,
+    LogLevel,
+    Snapshot,
+    Status,
+    StoreConfig,
+    TaskStore,
+    edits,
+    expiry_and_deadlines,
+)
 from ..tasks.canonical_json import JsonLike
 from ..tasks.errors import ClaimLost
-from ..tasks.inputs import Input, check_repeated
+from ..tasks.inputs import Input, InputError, check_repeated
 from ..tasks.store import Edit
 from ..tasks.task_log import log_entry
 from . import telemetry
 from .cancellation import Cancellation
 from .config import RuntimeConfig
 from .endings import Stop, ask_new, check_askable, ending_of, said_by
-from .errors import InputFailed, TaskCancelled, TooManyWaiting, exited, is_signal
+from .errors import InputFailed, TaskCancelled, TooManyWaiting, exited, is_signal, loggable
 from .function import Function, Result
 from .hold import Claim, Hold
 from .reporter import Reporter
@@ -185,8 +194,9 @@ class Run:
         """An exception of the function, unless it was meant for us."""
         error = call.exception() if call.done() and not call.cancelled() else None
         if error is not None and not is_signal(error):
-            task_id, name = self.snapshot.task.task_id, self._function.name
-            log.warning("task %s: %s raised in attempt %d", task_id, name, self.attempt, exc_info=error)
+            task, name = self.snapshot.task, self._function.name
+            shown = loggable(error, is_encrypted=task.is_encrypted)
+            log.warning("task %s: %s raised in attempt %d", task.task_id, name, self.attempt, exc_info=shown)
 
     def _log_lost(self, problem: Exception | None) -> None:
         task = self.snapshot.task
@@ -194,7 +204,7 @@ class Run:
         if task.status is Status.CANCELLED:
             log.info("task %s was cancelled; the result of attempt %d is dropped", task.task_id, self.attempt)
             return
-        why = "" if problem is None else f" ({problem})"
+        why = "" if problem is None else f" ({loggable(problem, is_encrypted=task.is_encrypted)})"
         log.warning(
             "task %s: the lease is lost, what came of attempt %d is dropped%s",
             task.task_id,
@@ -294,6 +304,14 @@ class Run:
             if each.error is not None:
                 raise InputFailed(key, each.error)
         return answered
+
+    async def withdraw(self, key: str, request: InputRequest, error: InputError) -> None:
+        """Answer an open question with an error. If there was no time to store it, it is stored with that."""
+        await self.write(
+            lambda task, now, config: edits.fail_question(
+                ask_new(task, {key: request}, now, config), key, error, now=now, config=config
+            )
+        )
 
     def _with_deadline(self, request: InputRequest) -> InputRequest:
         deadline = self._function.input_deadline if request.deadline is None else request.deadline

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 
 from msgspec import UNSET, UnsetType
@@ -13,12 +13,14 @@ from ..storage.errors import OutcomeUnknown
 from ..storage.time_types import Duration, to_milliseconds, to_seconds
 from ..tasks import NewTask, Owner, Snapshot, Status, StoreConfig, TaskRecord, TaskStore, edits
 from ..tasks.canonical_json import JsonLike
+from ..tasks.errors import MalformedAnswer
 from ..tasks.inputs import InputError
 from ..tasks.lifecycle import ACTIVE_STATUSES
 from ..tasks.stored_task import LEASES, TASKS
 from ..tasks.variables_and_checkpoint import check_from_client
 from . import lease as leases
 from . import telemetry
+from .attendance import Attendance
 from .config import RuntimeConfig
 from .deadline import edit_with_lease
 from .endings import Stop
@@ -52,6 +54,8 @@ class Runtime:
         self._config = config
         self._executor = executor or InProcessExecutor(store, config)
         self._worker = Worker(store, functions, self._executor, config, name=name)
+        self.attendance = Attendance(store, config, self._worker.name)
+        """The tasks for which clients wait in this process, and which end with it."""
 
     @property
     def name(self) -> str:
@@ -166,25 +170,46 @@ class Runtime:
         task_id: str,
         answers: Mapping[str, JsonLike],
         variables: Mapping[str, JsonLike] = {},
+        *,
+        attended_by: str | None = None,
     ) -> Snapshot:
         """Store answers to questions of the task, and set variables: all of it in one write, or nothing.
+
+        With `attended_by`, the task ends with the process of this name from now on.
 
         After the last answer the task resumes, wherever it runs. Keys that are not outstanding are ignored.
         Raise MalformedAnswer if an answer does not match its form, and TerminalTask if the task has ended.
         """
-        from ..tasks.form_validation import check_form  # noqa: PLC0415 (jsonschema is slow to import)
-
         check_from_client(variables)
 
-        def edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
+        def answered(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
             changed = task
             if variables:
                 changed = edits.set_variables(changed, variables, now=now, config=config)
             if answers:
-                changed = edits.answer(changed, answers, now=now, config=config)  # checks the limits first
-            for key in task.outstanding.keys() - changed.outstanding.keys():
-                check_form(key, task.inputs[key], answers[key])
-            return changed
+                changed = edits.answer(changed, answers, now=now, config=config)
+            return changed if attended_by is None else edits.attend(changed, attended_by, now=now)
+
+        def edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
+            try:
+                return answered(task, now, config)
+            except MalformedAnswer as error:
+                raise (error.without_values() if task.is_encrypted else error) from None
+
+        return await self.store.update(owner, task_id, lambda read: self.store.edit(read, edit))
+
+    async def leave(
+        self, owner: Owner, task_id: str, questions: Collection[str] = (), *, answer_within: Duration = 0
+    ) -> Snapshot:
+        """Let a task continue without the process that attended it.
+
+        The questions with these keys must be answered within this time. Raise TerminalTask if the task has
+        ended.
+        """
+        within = to_milliseconds(answer_within) * 1000
+
+        def edit(task: TaskRecord, now: Micros, _: StoreConfig) -> TaskRecord:
+            return edits.limit_questions(edits.attend(task, None, now=now), questions, now + within, now=now)
 
         return await self.store.update(owner, task_id, lambda read: self.store.edit(read, edit))
 

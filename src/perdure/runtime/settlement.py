@@ -12,7 +12,7 @@ from ..tasks import Failure, Status, StoreConfig, TaskRecord
 from ..tasks.errors import ClaimLost, ConcurrentModification, NotFound
 from ..tasks.store import Edit
 from .endings import finish, said_by
-from .errors import INTERNAL_ERROR
+from .errors import INTERNAL_ERROR, loggable
 from .hold import Hold
 
 log = logging.getLogger("perdure.runtime")
@@ -68,8 +68,9 @@ class Settlement:
         if self._is_replaced:
             raise error
         self._is_replaced = True
-        task_id = self._hold.snapshot.task.task_id
-        log.warning("task %s: what came of it cannot be stored: %s", task_id, said_by(error))
+        task = self._hold.snapshot.task
+        shown = said_by(loggable(error, is_encrypted=task.is_encrypted))
+        log.warning("task %s: what came of it cannot be stored: %s", task.task_id, shown)
         text = f"what came of it cannot be stored: {said_by(error)}"
         self._edit = finish(Failure.of(INTERNAL_ERROR, text))
 

@@ -93,7 +93,7 @@ class Task:
         raise InvalidValue(
             "function",
             "takes a Task, but is not durable; write @tasks.durable directly above the function, below "
-            "@server.tool()",
+            "@server.tool(); with FastMCP, write task: Task = Depends(current_task)",
         )
 
     def scoped(self, part: str) -> Task:
@@ -128,6 +128,21 @@ class Task:
     def meta(self) -> Json:
         """The `_meta` of the request that became the task, if there was one."""
         return self._run.snapshot.task.meta
+
+    @property
+    def credentials(self) -> Json:
+        """The credentials of the caller, for adapters of frameworks. None if there are none."""
+        return self._run.snapshot.task.credentials
+
+    @property
+    def credentials_omitted(self) -> bool:
+        """Whether the caller had credentials that were not stored, because there was no key."""
+        return self._run.snapshot.task.credentials_omitted
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the contents of the task are encrypted, and must not be logged."""
+        return self._run.snapshot.task.is_encrypted
 
     @property
     def attempt(self) -> int:
@@ -305,9 +320,7 @@ class Task:
         with anyio.move_on_after(timeout):
             return (await self._run.ask({name: request}))[name]
         error = timeout_error or InputError(code=0, message="there was no answer in time")
-        await self._run.write(
-            lambda task, now, config: edits.fail_question(task, name, error, now=now, config=config)
-        )
+        await self._run.withdraw(name, request, error)
         return (await self._run.ask({name: request}))[name]  # an answer may have come just in time
 
     def _question_key(self, kind: InputKind, params: JsonLike) -> str:

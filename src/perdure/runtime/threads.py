@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
+from typing import Any, TypeAlias, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -12,6 +13,11 @@ import anyio.to_thread
 from .errors import exited
 
 T = TypeVar("T")
+
+RunInThread: TypeAlias = Callable[..., Coroutine[Any, Any, Any]]
+
+run_in_thread: ContextVar[RunInThread] = ContextVar("run_in_thread", default=anyio.to_thread.run_sync)
+"""How a function is called in a thread. Simulated time has its own way: it waits for the threads."""
 
 
 async def call_in_thread(call: Callable[[], T]) -> T:
@@ -22,7 +28,7 @@ async def call_in_thread(call: Callable[[], T]) -> T:
     """
     limiter = anyio.CapacityLimiter(1)
     running = asyncio.ensure_future(
-        anyio.to_thread.run_sync(_staying, call, abandon_on_cancel=True, limiter=limiter)
+        run_in_thread.get()(_staying, call, abandon_on_cancel=True, limiter=limiter)
     )
     try:
         return await asyncio.shield(running)

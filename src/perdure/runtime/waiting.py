@@ -11,7 +11,6 @@ from ..storage import Watch
 from ..storage.errors import StorageBusy, StorageUnavailable
 from ..tasks import Owner, Snapshot, TaskStore
 from ..tasks.errors import NotFound
-from ..tasks.owner import partition_of
 from ..tasks.stored_task import TASKS
 from ..tasks.task_record import is_task_id
 
@@ -33,7 +32,7 @@ async def states(
     if not is_task_id(task_id):
         raise NotFound
     seen = 0
-    async with store.storage.watch(TASKS, partition_of(owner, task_id), task_id) as watch:
+    async with store.storage.watch(TASKS, store.partition_of(owner, task_id), task_id) as watch:
         while True:
             snapshot = await look(store, owner, task_id)
             if snapshot is not None and snapshot.version > seen:

@@ -63,7 +63,7 @@ class Worker:
         self._claimer = Claimer(store, config, name)
         self._slots = Slots(config.concurrency, config.max_waiting_runs)
         self._intake = Intake(store, functions, self._claimer, self._slots, config, self.begin)
-        self._recovery = Recovery(store, functions, config, self._runs)
+        self._recovery = Recovery(store, functions, config, self._is_ours, self.name)
         self._deadlines = Deadlines(store, config)
         self._jobs: dict[asyncio.Task[None], Job] = {}
         self._newest: dict[TaskId, asyncio.Task[None]] = {}
@@ -212,8 +212,10 @@ class Worker:
         if self._newest.get(task_id) is done:
             del self._newest[task_id]
 
-    def _runs(self, lease: Record) -> bool:
-        """Whether it is the lease of a run that goes on here."""
+    def _is_ours(self, lease: Record) -> bool:
+        """Whether it is the lease of a run in this process, or of the process itself."""
+        if leases.is_attendance(lease):
+            return lease.key == self.name
         return any(job.claim.holder.holds(lease) for job in self._jobs.values())
 
     def job_of(self, task_id: TaskId) -> asyncio.Task[None] | None:

@@ -31,9 +31,11 @@ async def _recover_what_lives(self: Recovery) -> None:
     """A lease is taken though its end has not come."""
     await asyncio.sleep(0.1)
     now = self._store.clock()
-    held = await self._store.storage.due(leases.EXPIRING, until=now + HOUR, limit=5, now=now)
+    held = await self._store.storage.due(
+        leases.expiry_lane(self._store.application), until=now + HOUR, limit=5, now=now
+    )
     for lease in held:
-        await recovery.recover(lease, self._store, self._functions)
+        await recovery.recover(lease, self._store, self._functions, self._process)
 
 
 def finish_without_lease() -> None:

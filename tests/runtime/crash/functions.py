@@ -61,7 +61,7 @@ class Kind(msgspec.Struct, frozen=True):
 def app_on(url: str, to: Journal, heartbeat: float = to_seconds(QUICK.heartbeat_interval)) -> App:
     """The program that all processes share."""
     RunLog.journal = to
-    app = App(url, store=LASTING, runtime=beating(heartbeat))
+    app = App(url, store=LASTING, runtime=beating(heartbeat), application="tests")
     for name, kind in KINDS.items():
         app.function(name=name, retries=kind.retries, restart=kind.restart, backoff=0.02)(kind.call)
     return app

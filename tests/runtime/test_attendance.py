@@ -1,0 +1,272 @@
+"""A task for which a client waits in a process is cancelled if that process is lost, and is not run again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from perdure.runtime import App, Runtime, Task
+from perdure.runtime import lease as leases
+from perdure.runtime.claiming import Claimer
+from perdure.storage import Record
+from perdure.storage.time_types import HOUR
+from perdure.tasks import InputKind, InputRequest, Json, NewTask, Snapshot, Status, edits
+
+from ..conditions import wait_until
+from ..markers import row
+from .faulty_storage import ME, SLOW_HEARTBEAT, MovedClock, now, until_status
+from .replicas import QUICK, Replicas, new_app, value_of
+
+pytestmark = pytest.mark.anyio
+
+RENEWALS = 15
+"""So many last longer than a worker waits that takes a process for lost."""
+LOST = "the process in which its client waited was lost or has stopped"
+
+
+def recording() -> tuple[App, asyncio.Event, list[int]]:
+    """A function that returns its attempt once it may, and the attempts that were started."""
+    app, may_end, runs = new_app(), asyncio.Event(), list[int]()
+
+    @app.function
+    async def work(task: Task) -> int:
+        runs.append(task.attempt)
+        await may_end.wait()
+        return task.attempt
+
+    return app, may_end, runs
+
+
+def call(process: str | None) -> NewTask:
+    params: Json = {"name": "work", "arguments": {}}
+    return NewTask(method="tools/call", params=params, function="work", attended_by=process)
+
+
+@asynccontextmanager
+async def attending(runtime: Runtime) -> AsyncGenerator[str]:
+    """A process that renews its lease while the block lasts."""
+    keeping = asyncio.create_task(runtime.attendance.keep())
+    try:
+        async with runtime.attendance.waiting() as process:
+            yield process
+    finally:
+        keeping.cancel()
+        with suppress(asyncio.CancelledError):
+            await keeping
+
+
+async def lost_process(replicas: Replicas, app: App) -> str:
+    """The name of a process that attends tasks, and renews its lease no more."""
+    async with (await replicas.start(app, QUICK, work=False)).attendance.waiting() as process:
+        return process
+
+
+async def lease_of_process(runtime: Runtime, process: str) -> Record | None:
+    address = leases.attendance_address(process)
+    return await runtime.store.storage.get(address, now=runtime.store.clock())
+
+
+async def ended(runtime: Runtime, made: Snapshot) -> Snapshot:
+    return await runtime.wait(ME, made.task.task_id, 60)
+
+
+# Lost
+
+
+@row(115)
+async def test_a_task_that_runs_elsewhere_is_cancelled_when_the_process_that_waits_is_lost(
+    replicas: Replicas,
+) -> None:
+    app, _, runs = recording()
+    process = await lost_process(replicas, app)
+    worker = await replicas.start(app)
+    made = await worker.create(ME, call(process))
+    assert made.task.is_claimed
+
+    task = (await ended(worker, made)).task
+
+    assert (task.status, task.status_message, runs) == (Status.CANCELLED, LOST, [1])
+    await wait_until(lambda: _is_gone(worker, process))
+
+
+async def _is_gone(runtime: Runtime, process: str) -> bool:
+    return await lease_of_process(runtime, process) is None
+
+
+@row(115)
+async def test_a_task_of_a_lost_process_and_a_lost_worker_is_not_run_again(replicas: Replicas) -> None:
+    app, _, runs = recording()
+    process = await lost_process(replicas, app)
+    creator = await replicas.start(app, work=False)
+    holder = Claimer(creator.store, QUICK, "dead").new_holder()
+    made = await creator.store.create(ME, call(process), lease=lambda first: holder.take(first, None))
+
+    worker = await replicas.start(app)
+
+    assert (await ended(worker, made)).task.status is Status.CANCELLED
+    assert runs == []
+
+
+@row(115)
+async def test_a_queued_task_of_a_process_that_has_stopped_is_never_started(replicas: Replicas) -> None:
+    app, _, runs = recording()
+    server = await replicas.start(app, work=False)
+    async with attending(server) as process:
+        made = await server.create(ME, call(process))
+    assert await _is_gone(server, process)
+
+    worker = await replicas.start(app)
+
+    task = (await ended(worker, made)).task
+    assert (task.status, task.attempts, runs) == (Status.CANCELLED, 0, [])
+
+
+@row(115)
+async def test_a_task_that_waits_for_a_retry_is_not_started_while_the_process_that_waits_is_late(
+    replicas: Replicas,
+) -> None:
+    app, _, runs = recording()
+    clock = MovedClock()
+    process = await lost_process(replicas, app)
+    creator = await replicas.start(app, work=False)
+    made = await _released(creator, await creator.store.create(ME, call(process)))
+    clock.ahead = HOUR  # its lease has run out, and it is observed from now on
+
+    worker = await replicas.start(app, clock=clock)
+
+    assert (await ended(worker, made)).task.status is Status.CANCELLED
+    assert runs == []
+
+
+async def _released(runtime: Runtime, made: Snapshot) -> Snapshot:
+    """The task as a worker leaves it that is to run it again."""
+    claimed = await runtime.store.edit(made, lambda task, now, _: edits.claim(task, now=now))
+    return await runtime.store.edit(
+        claimed, lambda task, now, config: edits.release(task, reason="again", now=now, config=config)
+    )
+
+
+@row(115)
+async def test_a_task_that_waits_for_an_answer_is_cancelled_with_its_lost_process(replicas: Replicas) -> None:
+    app, _, _ = recording()
+    process = await lost_process(replicas, app)
+    creator = await replicas.start(app, work=False)
+    made = await creator.store.create(ME, call(process))
+    question = {"go": InputRequest(kind=InputKind.ELICITATION, params={"message": "Go?"})}
+    await creator.store.edit(
+        made, lambda task, now, config: edits.ask(task, question, now=now, config=config)
+    )
+
+    worker = await replicas.start(app)
+
+    assert (await ended(worker, made)).task.status is Status.CANCELLED
+
+
+# Not lost
+
+
+@row(115)
+async def test_a_task_is_run_again_after_its_worker_was_lost_while_the_process_waits(
+    replicas: Replicas,
+) -> None:
+    app, may_end, runs = recording()
+    may_end.set()
+    server = await replicas.start(app, work=False)
+    async with attending(server) as process:
+        holder = Claimer(server.store, QUICK, "dead").new_holder()
+        made = await server.store.create(ME, call(process), lease=lambda first: holder.take(first, None))
+        worker = await replicas.start(app)
+
+        assert (value_of(await ended(worker, made)), runs) == (2, [2])
+
+
+@row(115)
+async def test_a_process_that_renews_its_lease_is_not_lost_whatever_the_clock_of_a_worker_says(
+    replicas: Replicas,
+) -> None:
+    app, may_end, runs = recording()
+    clock = MovedClock()
+    clock.ahead = HOUR
+    server = await replicas.start(app, work=False)
+    async with attending(server) as process:
+        worker = await replicas.start(app, SLOW_HEARTBEAT, clock=clock)
+        made = await server.create(ME, call(process))
+        await wait_until(lambda: runs == [1])
+        await wait_until(lambda: _is_renewed(server, process, RENEWALS))
+        may_end.set()
+
+        assert value_of(await ended(worker, made)) == 1
+
+
+@row(115, 131)
+async def test_a_task_that_was_left_outlives_the_process_that_waited(replicas: Replicas) -> None:
+    app, may_end, _ = recording()
+    process = await lost_process(replicas, app)
+    worker = await replicas.start(app)
+    made = await worker.create(ME, call(process))
+    await worker.leave(ME, made.task.task_id)
+    await wait_until(lambda: _is_gone(worker, process))
+    may_end.set()
+
+    assert value_of(await ended(worker, made)) == 1
+
+
+async def test_questions_of_a_task_that_is_left_are_due_earlier_but_never_later(replicas: Replicas) -> None:
+    app = new_app()
+
+    @app.function
+    async def work(task: Task) -> str:
+        soon = InputRequest(kind=InputKind.ELICITATION, params={"message": "Soon?"}, deadline=30)
+        late = InputRequest(kind=InputKind.ELICITATION, params={"message": "Late?"}, deadline=3000)
+        await task.ask({"soon": soon, "late": late})
+        return "answered"
+
+    runtime = await replicas.start(app)
+    made = await runtime.create(ME, call("any"))
+    await until_status(runtime, made, Status.INPUT_REQUIRED)
+    before = (await now(runtime, made)).task.inputs
+    left = (await runtime.leave(ME, made.task.task_id, ["soon", "late"], answer_within=600)).task
+
+    assert left.attended_by is None
+    assert left.inputs["soon"] == before["soon"]
+    assert left.inputs["late"].deadline_at == left.last_updated_at + 600_000_000
+
+
+# The lease of a process
+
+
+async def test_a_process_has_a_lease_only_while_calls_wait_in_it(replicas: Replicas) -> None:
+    app, _, _ = recording()
+    server = await replicas.start(app, work=False)
+    keeping = asyncio.create_task(server.attendance.keep())
+    async with server.attendance.waiting() as process, server.attendance.waiting():
+        lease = await lease_of_process(server, process)
+        assert lease is not None
+        assert (lease.tag, lease.lane) == (leases.ATTENDING, leases.expiry_lane(server.store.application))
+        await wait_until(lambda: _is_renewed(server, process, 2))
+    await wait_until(lambda: _is_gone(server, process))
+    async with server.attendance.waiting():
+        assert await lease_of_process(server, process) is not None
+    keeping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await keeping
+
+    assert await _is_gone(server, process)
+
+
+async def _is_renewed(runtime: Runtime, process: str, times: int) -> bool:
+    lease = await lease_of_process(runtime, process)
+    return lease is not None and lease.version > times
+
+
+async def test_a_process_that_was_declared_lost_gets_its_lease_back(replicas: Replicas) -> None:
+    app, _, _ = recording()
+    server = await replicas.start(app, QUICK, work=False)
+    await replicas.start(app)
+    async with server.attendance.waiting() as process:
+        await wait_until(lambda: _is_gone(server, process))
+        async with server.attendance.waiting():
+            assert await lease_of_process(server, process) is not None
