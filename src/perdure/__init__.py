@@ -15,6 +15,7 @@ _MODULES = {
     ".runtime.errors": (
         "Again",
         "ClientCannotAnswer",
+        "CredentialsNotStored",
         "Failed",
         "InputFailed",
         "Pause",
@@ -43,6 +44,7 @@ _MODULES = {
         "InputKeyReused",
         "InvalidCursor",
         "InvalidValue",
+        "KeyMissing",
         "LimitExceeded",
         "MalformedAnswer",
         "NotFound",

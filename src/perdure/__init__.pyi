@@ -10,6 +10,7 @@ from .runtime import Task as Task
 from .runtime import current_task as current_task
 from .runtime.errors import Again as Again
 from .runtime.errors import ClientCannotAnswer as ClientCannotAnswer
+from .runtime.errors import CredentialsNotStored as CredentialsNotStored
 from .runtime.errors import Failed as Failed
 from .runtime.errors import InputFailed as InputFailed
 from .runtime.errors import Pause as Pause
@@ -41,6 +42,7 @@ from .tasks.errors import IdempotencyKeyReused as IdempotencyKeyReused
 from .tasks.errors import InputKeyReused as InputKeyReused
 from .tasks.errors import InvalidCursor as InvalidCursor
 from .tasks.errors import InvalidValue as InvalidValue
+from .tasks.errors import KeyMissing as KeyMissing
 from .tasks.errors import LimitExceeded as LimitExceeded
 from .tasks.errors import MalformedAnswer as MalformedAnswer
 from .tasks.errors import NotFound as NotFound

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import httpx2
 import uvicorn
+from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
 from ..conditions import wait_for_status
@@ -101,6 +102,20 @@ async def serving(app: ASGIApp) -> AsyncGenerator[str]:
         listener.close()
 
 
+@asynccontextmanager
+async def in_process(app: Starlette) -> AsyncGenerator[httpx2.ASGITransport]:
+    """The application without a socket, for clients in the same process, also in simulated time."""
+    async with app.router.lifespan_context(app):
+        yield httpx2.ASGITransport(app)
+
+
+def _connected(url: str | httpx2.ASGITransport) -> tuple[httpx2.AsyncClient, str]:
+    """A client of HTTP, and the URL of the endpoint for it."""
+    if isinstance(url, str):
+        return httpx2.AsyncClient(timeout=30, verify=False), url
+    return httpx2.AsyncClient(transport=url), "http://127.0.0.1:8000/mcp"
+
+
 async def is_open(port: int) -> bool:
     """Whether somebody listens at this port of loopback."""
     try:
@@ -115,9 +130,8 @@ async def is_open(port: int) -> bool:
 class Client2026:
     """2026-07-28: each request stands for itself."""
 
-    def __init__(self, url: str, *, token: str | None = None) -> None:
-        self._http = httpx2.AsyncClient(timeout=30, verify=False)
-        self._url = url
+    def __init__(self, url: str | httpx2.ASGITransport, *, token: str | None = None) -> None:
+        self._http, self._url = _connected(url)
         self._headers = {} if token is None else {"authorization": f"Bearer {token}"}
         self._ids = itertools.count(1)
 
@@ -213,15 +227,14 @@ class Client2025:
 
     def __init__(
         self,
-        url: str,
+        url: str | httpx2.ASGITransport,
         *,
         token: str | None = None,
         version: str = CORE,
         answering: Answering | None = None,
         capabilities: Json | None = None,
     ) -> None:
-        self._http = httpx2.AsyncClient(timeout=30, verify=False)
-        self._url = url
+        self._http, self._url = _connected(url)
         self._headers = {"accept": ACCEPT} | ({} if token is None else {"authorization": f"Bearer {token}"})
         self._version = version
         self._answering = answering
@@ -306,6 +319,11 @@ class Client2025:
     async def _post(self, message: Json) -> None:
         response = await self._http.post(self._url, json=message, headers=self._headers)
         assert response.status_code in (200, 202), (response.status_code, response.text)
+
+    async def end(self) -> None:
+        """End the session, as a client does that leaves."""
+        response = await self._http.delete(self._url, headers=self._headers)
+        assert response.status_code == 200, (response.status_code, response.text)
 
     async def call(self, tool: str, arguments: Mapping[str, Any] = {}, **more: Any) -> Answer:
         return await self.send("tools/call", {"name": tool, "arguments": arguments, **more})

@@ -8,6 +8,9 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+from perdure.storage import Record, Space, open_storage
+from perdure.storage.time_types import system_clock
+
 from ..conditions import wait_for_status
 from ..fork_server import PIPE, ForkedProcess, spawn
 from .raw_clients import Answering, Client2025, Client2026, Json
@@ -50,6 +53,11 @@ class Replicas:
 
     async def start(self, *options: str) -> Replica:
         return await self._stack.enter_async_context(_running(self._url, *options))
+
+    async def records(self, space: Space) -> list[Record]:
+        """What is stored in a space."""
+        async with await open_storage(self._url) as storage:
+            return await storage.page(space, limit=100, now=system_clock())
 
     async def start_doomed(self) -> Replica:
         """One that is to be killed in the middle of its work."""

@@ -90,9 +90,12 @@ def make_server(
     *,
     without: Collection[str],
     renamed: Mapping[str, str],
+    hand_over_after: float | None = None,
+    work: bool = True,
 ) -> MCPServer[Any]:
     """A server without some of the tools, and with others under new names."""
-    tasks = Tasks(url, runtime=runtime)
+    tasks = Tasks(url, runtime=runtime, hand_over_after=hand_over_after)
+    tasks.work = work
     server: MCPServer[Any] = MCPServer("replica", version="1", log_level="ERROR", **tasks.attach())
     for function in TOOLS:
         name = function.__name__
@@ -124,10 +127,19 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--without", action="append", default=[])
     parser.add_argument("--renamed", action="append", default=[], metavar="OLD=NEW")
+    parser.add_argument("--hand-over-after", type=float)
+    parser.add_argument("--no-work", action="store_true")
     given = parser.parse_args()
     renamed = dict(pair.split("=") for pair in given.renamed)
     runtime = QUICK if given.doomed else UNHURRIED
-    server = make_server(given.url, runtime, without=given.without, renamed=renamed)
+    server = make_server(
+        given.url,
+        runtime,
+        without=given.without,
+        renamed=renamed,
+        hand_over_after=given.hand_over_after,
+        work=not given.no_work,
+    )
     asyncio.run(serve(server, given.port))
 
 

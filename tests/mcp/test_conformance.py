@@ -1,4 +1,6 @@
-"""The public judges: the conformance suite, the official TypeScript client, and the client of FastMCP."""
+"""The public judges: the conformance suite, the official TypeScript client, the Inspector, and the client of
+FastMCP.
+"""
 
 from __future__ import annotations
 
@@ -84,6 +86,26 @@ async def test_the_official_client_gets_through_every_flow(url: str, generation:
     assert [str(flow) for flow in flows if not flow.ok] == []
     assert len(flows) == FLOWS[generation]
     assert exit_code == 0
+
+
+# The Inspector, which declares neither forms nor sampling
+
+
+@pytest.mark.parametrize("generation", suite.ERAS)
+async def test_the_inspector_gets_the_result_of_a_task(url: str, generation: str) -> None:
+    arguments = {"seconds": 0.1, "label": "x"}
+    exit_code, output = await suite.inspect(url, generation, "slow_compute", arguments)
+
+    assert exit_code == 0, output
+    assert "computed x in 0.1 seconds" in output
+
+
+@pytest.mark.parametrize("generation", suite.ERAS)
+async def test_the_inspector_is_refused_a_question_that_it_cannot_answer(url: str, generation: str) -> None:
+    exit_code, output = await suite.inspect(url, generation, "confirm_delete", {"filename": "a.txt"})
+
+    assert exit_code != 0
+    assert "the client cannot answer elicitation/create" in output
 
 
 # The client of FastMCP, which drives a task without telling its caller

@@ -1,46 +1,60 @@
-"""Clients that look at a task more often than they are told to."""
+"""Clients that poll a task more often than they are advised to."""
 
 from __future__ import annotations
 
 import asyncio
-import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
+import anyio
 import pytest
 
+from perdure import Owner
 from perdure.mcp.handlers import EARLY_POLL_DELAY, MAX_REMEMBERED_POLLS, PollLimiter
+from perdure.testing import SIMULATED_INTERVALS, SimulatedTime
 
 from ..markers import row
-from .raw_clients import Client2025, Client2026
+from .conformance_server import make_server
+from .raw_clients import Client2025, Client2026, Json, in_process
 
 pytestmark = pytest.mark.anyio
 
-FEW = 40
-"""Unheld, these loops look some hundred times a second; held, four or five times, for as long as it takes."""
+SECONDS = 3
+"""How long the task runs."""
+
+
+@asynccontextmanager
+async def polled(client_type: type[Client2025 | Client2026]) -> AsyncGenerator[Callable[[], Awaitable[Json]]]:
+    """A task that runs for some seconds of simulated time, and a function that polls it."""
+    server, tasks = make_server("memory:")
+    simulated = SimulatedTime.current()
+    assert simulated is not None
+    with tasks.overridden("memory:", owner=Owner.local(), clock=simulated.clock, **SIMULATED_INTERVALS):
+        async with in_process(server.streamable_http_app()) as app, client_type(app) as client:
+            task_id = await client.start("slow_compute", {"seconds": SECONDS})
+            yield lambda: client.get(task_id)
 
 
 @row(90)
-async def test_a_client_in_a_hurry_needs_few_looks_and_learns_of_the_end_when_it_comes(
-    modern: Client2026,
+@pytest.mark.parametrize("client_type", [Client2026, Client2025])
+def test_a_client_in_a_hurry_needs_few_polls_and_learns_of_the_end_when_it_comes(
+    client_type: type[Client2025 | Client2026],
 ) -> None:
-    task_id = await modern.start("slow_compute", {"seconds": 1})
-    looks = 1
-    while (await modern.get(task_id))["status"] == "working":
-        looks += 1
+    """In simulated time a poll that is not delayed takes no time: without delays, the task never ends."""
 
-    assert looks < FEW
+    async def scenario() -> tuple[int, float]:
+        async with polled(client_type) as poll:
+            started, polls = anyio.current_time(), 1
+            while (await poll())["status"] == "working" and polls <= SECONDS / EARLY_POLL_DELAY + 1:
+                polls += 1
+            return polls, anyio.current_time() - started
 
-
-@row(90)
-async def test_a_client_in_a_hurry_is_held_in_the_earlier_protocol_too(core: Client2025) -> None:
-    task_id = await core.start("slow_compute", {"seconds": 1})
-    looks = 1
-    while (await core.get(task_id))["status"] == "working":
-        looks += 1
-
-    assert looks < FEW
+    polls, elapsed = SimulatedTime().run(scenario)
+    assert polls <= SECONDS / EARLY_POLL_DELAY + 1
+    assert elapsed == pytest.approx(SECONDS)
 
 
-async def test_a_client_that_is_held_hears_of_a_question_soon(modern: Client2026) -> None:
+async def test_a_client_that_is_delayed_sees_a_question_soon(modern: Client2026) -> None:
     task_id = await modern.start("confirm_delete", {"filename": "a.txt"})
 
     async with asyncio.timeout(15):
@@ -48,23 +62,32 @@ async def test_a_client_that_is_held_hears_of_a_question_soon(modern: Client2026
             pass
 
 
-async def test_a_client_that_polls_as_advised_is_never_delayed(modern: Client2026, core: Client2025) -> None:
+@pytest.mark.parametrize(
+    ("client_type", "interval"), [(Client2026, "pollIntervalMs"), (Client2025, "pollInterval")]
+)
+def test_a_client_that_polls_as_advised_is_never_delayed(
+    client_type: type[Client2025 | Client2026], interval: str
+) -> None:
     """The advised interval grows with the age of the task. A poll is compared with the advice it had."""
-    task_id = await modern.start("slow_compute", {"seconds": 3})
-    delayed = EARLY_POLL_DELAY * 0.9
-    slow: list[float] = []
-    for client, name in ((modern, "pollIntervalMs"), (core, "pollInterval")):
-        interval = (await client.get(task_id))[name]
-        for _ in range(6):
-            await asyncio.sleep(interval / 1000 + 0.002)
-            started = time.monotonic()
-            interval = (await client.get(task_id))[name]
-            if time.monotonic() - started > delayed:
-                slow.append(interval)
-    assert len(slow) <= 1  # a busy machine may delay one
+
+    async def scenario() -> list[float]:
+        delays: list[float] = []
+        async with polled(client_type) as poll:
+            while True:
+                started = anyio.current_time()
+                task = await poll()
+                delays.append(anyio.current_time() - started)
+                if task["status"] != "working":
+                    return delays
+                await anyio.sleep(task[interval] / 1000)
+
+    first, *advised = SimulatedTime().run(scenario)
+    assert first == pytest.approx(EARLY_POLL_DELAY)  # right after the call, which came with an advice, too
+    assert len(advised) >= 5
+    assert max(advised) == pytest.approx(0, abs=1e-6)
 
 
-def test_a_poll_is_early_before_the_time_that_was_promised() -> None:
+async def test_a_poll_is_early_before_the_time_that_was_promised() -> None:
     polls = PollLimiter()
     assert not polls.is_early("a")
 
@@ -76,7 +99,7 @@ def test_a_poll_is_early_before_the_time_that_was_promised() -> None:
     assert not polls.is_early("a")
 
 
-def test_no_more_polls_are_remembered_than_fit() -> None:
+async def test_no_more_polls_are_remembered_than_fit() -> None:
     polls = PollLimiter()
     for number in range(MAX_REMEMBERED_POLLS + 1):
         polls.promise(str(number), 60_000)

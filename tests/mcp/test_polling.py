@@ -26,6 +26,7 @@ def task_of(poll_interval: int, status: Status = Status.WORKING) -> TaskRecord:
     return TaskRecord(
         task_id=new_task_id(),
         owner=Owner.local(),
+        application="tests",
         status=status,
         created_at=10**15,
         last_updated_at=10**15,

@@ -299,7 +299,7 @@ async def test_a_task_of_a_tool_that_was_removed_waits_for_a_server_that_has_it(
     assert text_of((await ended(client, task_id))["result"]) == f"from 3 in {next_.pid}"
 
 
-async def test_a_task_whose_tool_has_another_name_now_ends_and_says_so(replicas: Replicas) -> None:
+async def test_a_task_whose_tool_has_another_name_now_is_run_under_that_name(replicas: Replicas) -> None:
     killed = await replicas.start_doomed()
     task_id = await (await killed.modern()).start("careful")
     await in_work(await killed.modern(), task_id)
@@ -308,6 +308,6 @@ async def test_a_task_whose_tool_has_another_name_now_ends_and_says_so(replicas:
 
     done = await ended(client, task_id)
 
-    assert "careful" in json.dumps(done.get("result") or done["error"])
-    assert done["status"] == "failed" or done["result"]["isError"] is True
+    assert done["status"] == "completed"
+    assert done["result"]["isError"] is False
     assert (await ended(client, await client.start("add", {"parts": [1]})))["status"] == "completed"

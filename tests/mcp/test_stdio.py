@@ -153,7 +153,7 @@ async def core_server(database: str) -> AsyncGenerator[CoreLines]:
 async def stored(database: str, task_id: str) -> TaskRecord:
     """The task as it stands in the database, whose server is gone."""
     async with await open_storage(database) as storage:
-        return (await TaskStore(storage).get(Owner.local(), task_id)).task
+        return (await TaskStore(storage, application="perdure-fixture").get(Owner.local(), task_id)).task
 
 
 # 2026-07-28

@@ -14,8 +14,11 @@ import pytest
 from mcp.server import MCPServer
 
 from perdure import Task, Tasks
-from perdure.mcp import streams
+from perdure.mcp import task_stream
 from perdure.runtime import RuntimeConfig
+from perdure.storage.time_types import system_clock
+from perdure.tasks import Snapshot, TaskRecord
+from perdure.tasks.stored_task import TASKS
 
 from ..conditions import wait_until
 from ..markers import row
@@ -158,7 +161,7 @@ async def test_a_question_is_open_on_one_stream_of_a_session_at_a_time() -> None
 async def test_a_question_whose_stream_is_closed_is_asked_on_the_next_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(streams, "PING_SECONDS", 0.1)
+    monkeypatch.setattr(task_stream, "PING_SECONDS", 0.1)
     is_first = True
 
     async def second_time(request: Json) -> Json:
@@ -183,7 +186,7 @@ async def test_a_question_whose_stream_is_closed_is_asked_on_the_next_one(
 async def test_the_result_takes_over_a_question_whose_stream_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(streams, "PING_SECONDS", 0.1)
+    monkeypatch.setattr(task_stream, "PING_SECONDS", 0.1)
     is_first = True
 
     async def second_time(request: Json) -> Json:
@@ -378,6 +381,31 @@ async def test_a_session_gets_log_entries_from_the_level_on_that_it_set() -> Non
 # Ends
 
 
+async def test_a_session_that_ends_no_longer_follows_its_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    following: list[str] = []
+    follow = task_stream.SessionStream.follow
+
+    async def recorded(
+        self: task_stream.SessionStream, seen: TaskRecord, delivery: task_stream.Delivery
+    ) -> None:
+        following.append(seen.task_id)
+        try:
+            await follow(self, seen, delivery)
+        finally:
+            following.remove(seen.task_id)
+
+    monkeypatch.setattr(task_stream.SessionStream, "follow", recorded)
+    async with hosting() as site, Client2026(site.url) as other, Client2025(site.url) as stays:
+        async with Client2025(site.url) as leaves:
+            task_ids = [await leaves.start("gate"), await leaves.start("gate")]
+            kept = await stays.start("gate")
+            await wait_until(lambda: sorted(following) == sorted([*task_ids, kept]))
+            await leaves.end()
+        await wait_until(lambda: following == [kept])
+        assert [(await other.get(task_id))["status"] for task_id in task_ids] == ["working", "working"]
+
+
+@row(115)
 async def test_streams_are_answered_when_the_server_stops() -> None:
     async with hosting() as site, Client2026(site.url) as modern, Client2025(site.url) as core:
         task_id = await modern.start("gate")
@@ -398,6 +426,12 @@ async def test_streams_are_answered_when_the_server_stops() -> None:
         for answer in (*await asyncio.gather(*calls), await result):
             assert (answer.code, answer.error["data"]) == (-32603, {"retryable": True})
             assert "the server is stopping" in answer.error["message"]
+        stored = await site.tasks.runtime.store.storage.page(TASKS, limit=20, now=system_clock())
+        waiting = [
+            task for each in stored if (task := Snapshot.from_record(each).task).attended_by is not None
+        ]
+        assert len(waiting) == len(EVERY_VERSION)
+        assert all(task.is_terminal or task.cancel_requested_at is not None for task in waiting)
         assert (await modern.get(task_id))["status"] == "working"
         assert (await core.get(mine))["status"] == "working"
         late = await core.send("tasks/result", {"taskId": mine})
@@ -416,7 +450,7 @@ async def test_a_silent_stream_of_a_waiting_call_gets_a_notification_now_and_the
         asyncio.timeout(15),
     ):
         for _ in range(3):
-            assert (await anext(frames))["method"] == streams.KEEP_ALIVE_METHOD
+            assert (await anext(frames))["method"] == task_stream.KEEP_ALIVE_METHOD
         site.gate.set()
         rest = [frame async for frame in frames]
 

@@ -9,8 +9,10 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
+from mcp.server.auth.provider import AccessToken
+from mcp.server.connection import Connection
 from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
@@ -27,11 +29,12 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
-from ..runtime import Again, Task
+from ..runtime import Again, Pause, Task
 from ..runtime.endings import said_by
-from ..runtime.errors import is_signal
+from ..runtime.errors import is_signal, loggable
 from ..runtime.task import set_current_task
 from ..tasks import InputKind, InputRequest, Success
+from ..tasks.errors import InvalidValue
 from ..tasks.task_record import headline
 from .context import durable_context
 from .tool import (
@@ -46,8 +49,18 @@ from .wire import JsonObject, RequestContext, StoredCall, as_object, dump_result
 
 log = logging.getLogger("perdure.mcp")
 
+S = TypeVar("S", bound=MCPServer[Any] | Server[Any])
+
+PLACEHOLDER_NAME = "mcp-server"
+"""The name of every `MCPServer` that was created without one."""
+
 Prepared: TypeAlias = StoredCall | InputRequiredResult | CallToolResult
 """A call that may become a task, or the answer in its place: a question of a resolver, or an error."""
+
+
+def connection_of(ctx: RequestContext) -> Connection:
+    """Return the connection of a request, whose state and exit stack the SDK keeps for extensions."""
+    return ctx.session._connection  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
 
 
 class ServerAdapter(ABC):
@@ -55,6 +68,10 @@ class ServerAdapter(ABC):
 
     state: object = None
     """What the user's own lifespan yielded."""
+    encrypts_contents: bool = False
+    """Whether the contents of new tasks are encrypted, and must not be logged."""
+    token_type: type[AccessToken] = AccessToken
+    """The class of access tokens that tools of this server receive."""
 
     def __init__(self, server: object) -> None:
         self.server = server
@@ -64,6 +81,11 @@ class ServerAdapter(ABC):
     @abstractmethod
     def info(self) -> Implementation:
         """The name and version that the server sends to clients."""
+
+    @property
+    def name(self) -> str | None:
+        """The name that the user gave to the server, or None if there is only a placeholder."""
+        return self.info.name or None
 
     @cached_property
     def info_stamp(self) -> JsonObject:
@@ -78,9 +100,13 @@ class ServerAdapter(ABC):
     async def find(self, name: str) -> DurableTool | None:
         """Return the tool that is registered under this name now, if it is durable."""
 
-    @abstractmethod
+    async def find_called(self, params: CallToolRequestParams) -> DurableTool | None:
+        """Return the tool that a client calls, if it is durable."""
+        return await self.find(params.name)
+
     async def durable_tools(self) -> dict[str, DurableTool]:
         """Return the durable tools by the names under which they are registered now."""
+        return {name: tool for name, tool in (await self.tools()).items() if tool is not None}
 
     @abstractmethod
     async def tools(self) -> Mapping[str, DurableTool | None]:
@@ -88,6 +114,10 @@ class ServerAdapter(ABC):
 
     async def check_tools(self, known: Mapping[str, DurableTool]) -> None:  # noqa: B027, optional
         """Raise InvalidValue unless each of these functions is a durable tool of the server."""
+
+    def registered_name(self, tool: DurableTool, called: str) -> str:  # noqa: ARG002
+        """Return the name under which a tool is registered now, which was called by a name, or submitted."""
+        return called
 
     @abstractmethod
     async def prepare(self, params: CallToolRequestParams, ctx: RequestContext, *, resolve: bool) -> Prepared:
@@ -99,8 +129,10 @@ class ServerAdapter(ABC):
 
     async def call(self, tool: DurableTool, task: Task) -> Success:
         """Run the stored call of a task, and again with the answers if it asks before it returns a result."""
+        stored = as_object(task.params)
+        name = self.registered_name(tool, stored["name"])
         params = CallToolRequestParams.model_validate(
-            {**as_object(task.params), "_meta": task.meta}, by_name=False
+            {**stored, "name": name, "_meta": task.meta}, by_name=False
         )
         number = 0
         while True:
@@ -109,7 +141,7 @@ class ServerAdapter(ABC):
                 result = await self.run(params, task)
             except MCPError as error:
                 _retry_if_possible(error, tool, task)
-                log.info("task %s: tool %r failed: %r", task.id, params.name, headline(error.error.message))
+                log.info("task %s: tool %r failed: %r", task.id, params.name, _shown(error, task))
                 raise
             except Exception as error:
                 return _error_result(error, tool, task, params.name)
@@ -128,21 +160,29 @@ def _error_result(error: Exception, tool: DurableTool, task: Task, name: str) ->
     An exception that the tool did not raise deliberately is kept for operators: the result does not show it.
     """
     cause = error.__cause__ if isinstance(error, ToolError) else error
+    if isinstance(cause, Pause):
+        task.check_askable(cause.requests)
     if cause is not None and is_signal(cause):
         raise cause
     _retry_if_possible(cause or error, tool, task)
     if isinstance(error, ToolError) and not isinstance(error, UnexpectedToolError):
-        log.info("task %s: tool %r failed: %r", task.id, name, headline(str(error)))
+        log.info("task %s: tool %r failed: %r", task.id, name, _shown(error, task))
         cause = None
     else:
-        log.error("task %s: tool %r raised an unexpected exception", task.id, name, exc_info=cause or error)
+        shown = loggable(cause or error, is_encrypted=task.is_encrypted)
+        log.error("task %s: tool %r raised an unexpected exception", task.id, name, exc_info=shown)
     result = dump_result(CallToolResult(content=[TextContent(text=str(error))], is_error=True))
     return Success.of(result, error=error_text(result), cause=None if cause is None else said_by(cause))
 
 
+def _shown(error: MCPError | ToolError, task: Task) -> str:
+    return headline(str(loggable(error, is_encrypted=task.is_encrypted)))
+
+
 def _retry_if_possible(error: BaseException, tool: DurableTool, task: Task) -> None:
-    if isinstance(error, tool.retry_on) and task.has_retries:
-        raise Again(said_by(error)) from error
+    for each in (error, error.__cause__):
+        if each is not None and isinstance(each, tool.retry_on) and task.has_retries:
+            raise Again(said_by(each)) from each
 
 
 async def _ask_round(
@@ -165,15 +205,34 @@ async def _ask_round(
     return CallToolRequestParams.model_validate(call, by_name=False)
 
 
-class _ToolAdapter(ServerAdapter):
+class _ToolAdapter(ServerAdapter, Generic[S]):
     """A server whose tools are the SDK's `Tool`."""
+
+    server: S
+
+    @property
+    def info(self) -> Implementation:
+        server = self.server
+        return Implementation(
+            name=server.name,
+            version=server.version,
+            title=server.title,
+            description=server.description,
+            website_url=server.website_url,
+            icons=server.icons,
+        )
 
     @abstractmethod
     def _find_tool(self, name: str) -> Tool | None: ...
 
-    @abstractmethod
     def _context(self, params: CallToolRequestParams, ctx: RequestContext | Task) -> Context[Any, Any]:
         """Return the context of a call in a request, or in a task."""
+        server = self.server if isinstance(self.server, MCPServer) else None
+        bus = None if server is None else _subscriptions_of(server)
+        if isinstance(ctx, Task):
+            state = self.state
+            return durable_context(ctx, params, server=server, lifespan_state=state, subscriptions=bus)
+        return Context(request_context=ctx, mcp_server=server, input_params=params, subscriptions=bus)
 
     async def find(self, name: str) -> DurableTool | None:
         tool = self._find_tool(name)
@@ -183,7 +242,7 @@ class _ToolAdapter(ServerAdapter):
         """Run a copy of the tool whose function does nothing."""
         tool = self._find_tool(params.name)
         if tool is None:
-            return _unknown_tool(params.name)
+            return unknown_tool(params.name)
         update: dict[str, Any] = {"fn": _capture, "is_async": True}
         if not resolve:
             update["resolved_params"] = {}
@@ -192,7 +251,7 @@ class _ToolAdapter(ServerAdapter):
                 params.arguments or {}, self._context(params, ctx)
             )
         except ToolError as error:
-            _log_refusal(error, params.name)
+            _log_refusal(error, params.name, is_encrypted=self.encrypts_contents)
             return CallToolResult(content=[TextContent(text=str(error))], is_error=True)
         if isinstance(result, InputRequiredResult):
             return result
@@ -207,46 +266,46 @@ class _ToolAdapter(ServerAdapter):
     async def run(self, params: CallToolRequestParams, task: Task) -> CallToolResult | InputRequiredResult:
         tool = self._find_tool(params.name)
         if tool is None:
-            return _unknown_tool(params.name)
+            return unknown_tool(params.name)
         return await tool.run(params.arguments or {}, self._context(params, task), convert_result=True)
+
+
+def _subscriptions_of(server: MCPServer[Any]) -> SubscriptionBus:
+    """Return the bus behind `ctx.notify_tools_changed()`, to which there is no public way."""
+    return server._subscriptions  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
 
 
 async def _capture(**_: object) -> None:
     """Stands in for the function of a tool whose call is only validated."""
 
 
-def _unknown_tool(name: str) -> CallToolResult:
+def unknown_tool(name: str) -> CallToolResult:
     return CallToolResult(content=[TextContent(text=f"Unknown tool: {name}")], is_error=True)
 
 
-def _log_refusal(error: ToolError, tool: str) -> None:
+def _log_refusal(error: ToolError, tool: str, *, is_encrypted: bool) -> None:
     """Log why a call did not become a task, without the values that the client sent."""
     if isinstance(error.__cause__, ValidationError):
         fields = sorted({".".join(str(part) for part in each["loc"]) for each in error.__cause__.errors()})
         log.info("tool %r refused its arguments: %r", tool, fields)
-    elif isinstance(error, UnexpectedToolError):
-        log.error("a resolver of tool %r raised an unexpected exception", tool, exc_info=error)
+        return
+    shown = loggable(error, is_encrypted=is_encrypted)
+    if isinstance(error, UnexpectedToolError):
+        log.error("a resolver of tool %r raised an unexpected exception", tool, exc_info=shown)
     else:
-        log.info("a resolver of tool %r refused the call: %r", tool, headline(str(error)))
+        log.info("a resolver of tool %r refused the call: %r", tool, headline(str(shown)))
 
 
-class MCPServerAdapter(_ToolAdapter):
+class MCPServerAdapter(_ToolAdapter[MCPServer[Any]]):
     """The server of the official SDK."""
 
-    def __init__(self, server: MCPServer[Any]) -> None:
-        super().__init__(server)
-        self._server = server
-
     @property
-    def info(self) -> Implementation:
-        return _info(self._server)
+    def name(self) -> str | None:
+        return None if self.server.name == PLACEHOLDER_NAME else self.server.name
 
     @property
     def requires_authentication(self) -> bool:
-        return self._server.settings.auth is not None
-
-    async def durable_tools(self) -> dict[str, DurableTool]:
-        return {name: tool for name, tool in (await self.tools()).items() if tool is not None}
+        return self.server.settings.auth is not None
 
     async def tools(self) -> Mapping[str, DurableTool | None]:
         return {tool.name: durable_of(tool.fn) for tool in self._tools.list_tools()}
@@ -256,53 +315,45 @@ class MCPServerAdapter(_ToolAdapter):
         check_owner(known, functions)
         refuse_unregistered(find_unregistered(known, functions), functions)
 
+    def registered_name(self, tool: DurableTool, called: str) -> str:
+        names = [each.name for each in self._tools.list_tools() if durable_of(each.fn) is tool]
+        return called if called in names or not names else names[0]
+
     def _find_tool(self, name: str) -> Tool | None:
         return self._tools.get_tool(name)
 
-    def _context(self, params: CallToolRequestParams, ctx: RequestContext | Task) -> Context[Any, Any]:
-        bus = self._subscriptions
-        if isinstance(ctx, Task):
-            return durable_context(
-                ctx, params, server=self._server, lifespan_state=self.state, subscriptions=bus
-            )
-        return Context(request_context=ctx, mcp_server=self._server, input_params=params, subscriptions=bus)
-
-    # There is no public way from a tool to its function, nor to the bus behind `ctx.notify_tools_changed()`.
-
     @property
     def _tools(self) -> ToolManager:
-        return self._server._tool_manager  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
-
-    @property
-    def _subscriptions(self) -> SubscriptionBus:
-        return self._server._subscriptions  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
+        """The SDK has no public way from a tool to its function."""
+        return self.server._tool_manager  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
 
 
-class LowLevelAdapter(_ToolAdapter):
+class LowLevelAdapter(_ToolAdapter[Server[Any]]):
     """The SDK's low-level server. Its handler of `tools/call` does not see calls of durable functions."""
 
     def __init__(self, server: Server[Any], known: Mapping[str, DurableTool], *, authenticated: bool) -> None:
         super().__init__(server)
-        self._server = server
         self._known = known
         self._authenticated = authenticated
         self._made: dict[str, Tool] = {}
-
-    @property
-    def info(self) -> Implementation:
-        return _info(self._server)
+        self.handler: object = None
+        """The handler of `tools/call` that admits durable calls."""
 
     @property
     def requires_authentication(self) -> bool:
         return self._authenticated
 
-    async def durable_tools(self) -> dict[str, DurableTool]:
-        return dict(self._known)
-
     async def tools(self) -> Mapping[str, DurableTool | None]:
         return self._known
 
     async def check_tools(self, known: Mapping[str, DurableTool]) -> None:
+        registered = self.server.get_request_handler("tools/call")
+        if registered is None or registered.handler is not self.handler:
+            raise InvalidValue(
+                "server",
+                "the handler of 'tools/call' was added after tasks.install(server), so that no call would be "
+                "durable; add it before",
+            )
         for name in known:
             self._find_tool(name)  # raises if the SDK cannot make a tool of the function
 
@@ -311,19 +362,3 @@ class LowLevelAdapter(_ToolAdapter):
         if known is not None and name not in self._made:
             self._made[name] = Tool.from_function(wrap(known), name=name)
         return self._made.get(name)
-
-    def _context(self, params: CallToolRequestParams, ctx: RequestContext | Task) -> Context[Any, Any]:
-        if isinstance(ctx, Task):
-            return durable_context(ctx, params, server=None, lifespan_state=self.state, subscriptions=None)
-        return Context(request_context=ctx, input_params=params)
-
-
-def _info(server: MCPServer[Any] | Server[Any]) -> Implementation:
-    return Implementation(
-        name=server.name,
-        version=server.version,
-        title=server.title,
-        description=server.description,
-        website_url=server.website_url,
-        icons=server.icons,
-    )

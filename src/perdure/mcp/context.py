@@ -23,8 +23,9 @@ from mcp_types import LOG_LEVEL_META_KEY, REQUEST_TIMEOUT, CallToolRequestParams
 from ..runtime import ClientCannotAnswer, InputFailed, Task
 from ..tasks import InputKind
 from ..tasks.inputs import InputError
+from .credentials import stored_request
 from .errors import cannot_answer
-from .wire import REQUEST_ID, JsonObject, as_object, client_capabilities, protocol_of
+from .wire import REQUEST_ID, JsonObject, as_object, client_capabilities, dump_result, protocol_of
 
 _TRANSPORT = TransportContext(kind="perdure", can_send_request=True)
 
@@ -105,22 +106,30 @@ def durable_context(
     lifespan_state: object,
     subscriptions: SubscriptionBus | None,
 ) -> Context[Any, Any]:
-    """Return the context of a call that runs in a task, with the protocol version of that call."""
-    channel, version = TaskChannel(task), protocol_of(task.meta)
+    """Return the context of a call that runs in a task."""
+    request = durable_request(task, call, lifespan_state)
+    return Context(request_context=request, mcp_server=server, input_params=call, subscriptions=subscriptions)
+
+
+def durable_request(
+    task: Task, call: CallToolRequestParams, lifespan_state: object, *, session_id: str | None = None
+) -> ServerRequestContext[Any, Any]:
+    """Return the request of a call that runs in a task, with the protocol version of that call."""
+    channel, version = TaskChannel(task), protocol_of(call.meta)
     connection = Connection.from_envelope(
         version, None, client_capabilities(task.client_capabilities), outbound=channel
     )
-    session = ServerSession(channel, connection, request_meta={LOG_LEVEL_META_KEY: "debug"})
-    request = ServerRequestContext[Any, Any](
-        session=session,
+    connection.session_id = session_id
+    return ServerRequestContext(
+        session=ServerSession(channel, connection, request_meta={LOG_LEVEL_META_KEY: "debug"}),
         lifespan_context=lifespan_state,
         protocol_version=version,
         method="tools/call",
-        params=call.model_dump(by_alias=True, mode="json", exclude_none=True),
+        params=dump_result(call),
         request_id=channel.request_id,
         meta=call.meta,
+        request=stored_request(task),
     )
-    return Context(request_context=request, mcp_server=server, input_params=call, subscriptions=subscriptions)
 
 
 def _request_id(task: Task) -> RequestId:

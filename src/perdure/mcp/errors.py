@@ -21,7 +21,7 @@ from mcp_types import (
 )
 
 from ..runtime import ClientCannotAnswer, QueueFull
-from ..storage.errors import NewerFormat, PerdureError
+from ..storage.errors import NewerFormat, NotReadableHere, PerdureError
 from ..tasks import errors
 from .wire import EXTENSION, required_capability
 
@@ -39,7 +39,8 @@ _BUSY_ERRORS = (errors.QuotaExceeded, QueueFull)
 
 ATTACH_TO_MCPSERVER = "build it with MCPServer(..., **tasks.attach())"
 ATTACH_TO_FASTMCP = (
-    "call attach(tasks, server), from perdure.mcp.fastmcp, with the server that you run, before it starts"
+    "call mcp.add_extension(TasksExtension(url)), from perdure.fastmcp, on the server that you run, and "
+    "declare tools with @mcp.tool(task=True)"
 )
 ATTACH_TO_LOW_LEVEL = "call tasks.install(server) before it starts"
 
@@ -58,6 +59,11 @@ def to_mcp_error(error: PerdureError) -> MCPError:
         log.warning("a request met a record of a newer version: %s", error)
         return MCPError(
             INTERNAL_ERROR, "the task was written by a newer version of the server", {"retryable": True}
+        )
+    if isinstance(error, NotReadableHere):
+        log.error("a request met a task that this process cannot read: %s", error)
+        return MCPError(
+            INTERNAL_ERROR, "the task cannot be read by this server at the moment", {"retryable": True}
         )
     if error.retryable:
         log.warning("a request met a storage that is busy: %s", error)
@@ -103,7 +109,8 @@ def not_a_task(function: str) -> MCPError:
     if _is_in_fastmcp():
         return MCPError(
             INTERNAL_ERROR,
-            f"tasks are not set up: the server has no tasks for {function!r}; {ATTACH_TO_FASTMCP}",
+            f"{function!r} is made durable by @tasks.durable, which is for the official SDK; with FastMCP, "
+            f"{ATTACH_TO_FASTMCP}",
         )
     return MCPError(
         INTERNAL_ERROR,

@@ -6,13 +6,13 @@ Each handler reads its parameters, calls the runtime, and writes the answer in t
 from __future__ import annotations
 
 import logging
-import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from functools import wraps
-from typing import Any, ParamSpec, Protocol, TypeVar
-from weakref import WeakKeyDictionary
+from types import CoroutineType
+from typing import Any, ParamSpec, TypeVar
 
 import anyio
 from mcp.server.context import CallNext, HandlerResult
@@ -27,36 +27,15 @@ from ..storage import Micros
 from ..storage.errors import PerdureError
 from ..tasks import Owner, Snapshot, Status
 from ..tasks.errors import NotFound, TerminalTask
+from . import wire
 from .adapters import ServerAdapter
-from .errors import header_mismatch, missing_capability, to_mcp_error
+from .errors import header_mismatch, missing_capability, not_running, to_mcp_error
+from .hand_over import HandOver
 from .identity import Identity, headers_of
-from .streams import OpenStreams, StatusNotifier, Subscription, TaskStream, subscription_result
-from .wire import (
-    PROTOCOL_2025,
-    PROTOCOL_2026,
-    JsonObject,
-    ListenParams,
-    ListParams,
-    RequestContext,
-    TaskParams,
-    UpdateParams,
-    as_object,
-    declares_tasks,
-    declares_tasks_of_2025,
-    decode,
-    dump_result,
-    error_text,
-    idempotency_key_of,
-    lift_task,
-    meta_of,
-    poll_interval_ms,
-    protocol_of,
-    requested_task,
-    result_2025,
-    result_or_raise,
-    task_2025,
-    task_2026,
-)
+from .subscription import Subscription, subscription_result
+from .task_stream import Session, Streams, TaskStream
+from .tool import DurableTool
+from .wire import PROTOCOL_2025, PROTOCOL_2026, JsonObject, RequestContext, as_object
 
 log = logging.getLogger("perdure.mcp")
 
@@ -69,35 +48,35 @@ EARLY_POLL_DELAY = 0.25
 MAX_REMEMBERED_POLLS = 8192
 
 
-class Serving(Protocol):
-    """A server with tasks, as its request handlers see it."""
+class Serving:
+    """A server with tasks, as the handlers of its requests see it."""
 
-    @property
-    def has_tools(self) -> bool:
-        """Whether there are durable functions."""
-        ...
-
-    @property
-    def adapter(self) -> ServerAdapter | None:
+    def __init__(self) -> None:
+        self.tools: dict[str, DurableTool] = {}
+        """The durable functions by name, whether they are tools of the server or not."""
+        self.adapter: ServerAdapter | None = None
         """None before the server has started."""
-        ...
+        self.running: Streams | None = None
+        """None if the server does not run."""
+        self.hand_over: HandOver | None = None
+        """How calls of clients without tasks are handed over; None if they wait for their end."""
+
+    def fixed(self) -> Serving:
+        """Return the server as it is now. A call that outlives a stop ends with what it started with."""
+        return copy(self)
+
+    @property
+    def streams(self) -> Streams:
+        if self.running is None:
+            raise not_running()
+        return self.running
 
     @property
     def runtime(self) -> Runtime:
-        """Raise MCPError if the server does not run."""
-        ...
+        return self.streams.runtime
 
-    @property
-    def streams(self) -> OpenStreams: ...
-
-    @property
-    def notifier(self) -> StatusNotifier:
-        """Raise MCPError if the server does not run."""
-        ...
-
-    def start_soon(self, function: Callable[..., Awaitable[None]], /, *args: object) -> None:
-        """Run a function in the background, until it returns or the server stops."""
-        ...
+    def now(self) -> Micros:
+        return self.runtime.store.clock()
 
 
 class PollLimiter:
@@ -105,7 +84,7 @@ class PollLimiter:
 
     The protocols allow a server to slow down clients that poll too often. The answer to an early poll is
     delayed until the task changes, or for a short time: the client learns of the end no later, and with fewer
-    requests. A client that follows the advice is never delayed.
+    requests. A client that follows the advice is not delayed, unless another client polls the same task.
     """
 
     def __init__(self) -> None:
@@ -113,17 +92,19 @@ class PollLimiter:
 
     def promise(self, task_id: str, interval_ms: int) -> None:
         """Note that a client is advised to poll after this interval."""
-        self._due[task_id] = time.monotonic() + interval_ms / 1000
+        self._due[task_id] = anyio.current_time() + interval_ms / 1000
         self._due.move_to_end(task_id)
         if len(self._due) > MAX_REMEMBERED_POLLS:
             self._due.popitem(last=False)
 
     def is_early(self, task_id: str) -> bool:
         due = self._due.get(task_id)
-        return due is not None and time.monotonic() < due
+        return due is not None and anyio.current_time() < due
 
 
-def raises_mcp_errors(method: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+def raises_mcp_errors(
+    method: Callable[P, CoroutineType[Any, Any, R]],
+) -> Callable[P, CoroutineType[Any, Any, R]]:
     """Make a coroutine function raise JSON-RPC errors in place of errors of ours."""
 
     @wraps(method)
@@ -143,7 +124,7 @@ class Handlers:
         self._serving = serving
         self._identity = identity
         self._polls = PollLimiter()
-        self._created: WeakKeyDictionary[ServerSession, list[Snapshot]] = WeakKeyDictionary()
+        self._created: dict[ServerSession, list[Snapshot]] = {}
         """The tasks that calls created which have not been answered yet. Each request has its own session."""
         self.is_bound = False
         """Whether the server serves the methods."""
@@ -167,31 +148,29 @@ class Handlers:
     # Methods
 
     async def get(self, ctx: RequestContext, _: RequestParams) -> HandlerResult:
-        owner = self._identity.caller_of(ctx).owner
-        task_id = _task_id(ctx)
-        await self._require_declaration(ctx, owner, task_id)
+        owner, task_id = await self._task_named_by(ctx)
         snapshot = await self._serving.runtime.get(owner, task_id)
         if not snapshot.task.is_terminal:
             snapshot = await self._read_when_due(owner, snapshot)
-        now = self._now()
         if ctx.protocol_version == PROTOCOL_2026:
-            return {"resultType": "complete", **task_2026(snapshot.task, now)}
+            return {"resultType": "complete", **wire.task_2026(snapshot.task, self._serving.now())}
         if snapshot.task.status is Status.INPUT_REQUIRED:  # a client that only polls is asked in its session
-            self._serving.notifier.poll(ctx, snapshot)
-        return task_2025(snapshot.task, now)
+            Session.of(ctx).follow(ctx, snapshot.task, self._serving.streams).poll()
+        return wire.task_2025(snapshot.task, self._serving.now())
 
     async def _read_when_due(self, owner: Owner, snapshot: Snapshot) -> Snapshot:
         """Return the task; a moment later, if it is polled earlier than was advised and does not change."""
-        task_id = snapshot.task.task_id
-        if self._polls.is_early(task_id):
+        if self._polls.is_early(snapshot.task.task_id):
             snapshot = await self._serving.runtime.later(owner, snapshot, EARLY_POLL_DELAY)
-        self._promise_poll(snapshot)
+        self._promise_poll(snapshot, self._serving)
         return snapshot
 
+    def _promise_poll(self, snapshot: Snapshot, serving: Serving) -> None:
+        interval = wire.poll_interval_ms(snapshot.task, serving.now())
+        self._polls.promise(snapshot.task.task_id, interval)
+
     async def cancel(self, ctx: RequestContext, _: RequestParams) -> HandlerResult:
-        owner = self._identity.caller_of(ctx).owner
-        task_id = _task_id(ctx)
-        await self._require_declaration(ctx, owner, task_id)
+        owner, task_id = await self._task_named_by(ctx)
         runtime = self._serving.runtime
         if ctx.protocol_version == PROTOCOL_2026:
             with suppress(TerminalTask):  # it has ended, as the client wishes
@@ -200,61 +179,67 @@ class Handlers:
         try:
             cancelled = await runtime.cancel_now(owner, task_id)
         except TerminalTask as error:
-            ended = task_2025((await runtime.get(owner, task_id)).task, self._now())
+            ended = wire.task_2025((await runtime.get(owner, task_id)).task, self._serving.now())
             raise MCPError(INVALID_PARAMS, f"the task is {ended['status']}, which is final") from error
-        return task_2025(cancelled.task, self._now())
+        return wire.task_2025(cancelled.task, self._serving.now())
 
     async def update(self, ctx: RequestContext, _: RequestParams) -> HandlerResult:
-        owner = self._identity.caller_of(ctx).owner
-        if not declares_tasks(ctx.params):
-            raise missing_capability()
-        update = decode(ctx.params, UpdateParams)
-        _check_name_header(ctx, update.task_id)
-        await self.answer(owner, update.task_id, update)
-        return {"resultType": "complete"}
-
-    async def answer(self, owner: Owner, task_id: str, update: UpdateParams) -> None:
         """Store answers and variables. They are ignored if the task has ended, perhaps by other answers."""
-        if not (update.input_responses or update.variables):
-            await self._serving.runtime.get(owner, task_id)
-            return
-        with suppress(TerminalTask):
-            await self._serving.runtime.answer(owner, task_id, update.input_responses, update.variables)
+        owner = self._identity.caller_of(ctx).owner
+        if not wire.declares_tasks(ctx.params):
+            raise missing_capability()
+        update = wire.decode(ctx.params, wire.UpdateParams)
+        _check_name_header(ctx, update.task_id)
+        answers, variables = update.input_responses, update.variables
+        runtime = self._serving.runtime
+        if answers or variables:
+            with suppress(TerminalTask):
+                await runtime.answer(owner, update.task_id, answers, variables)
+        else:
+            await runtime.get(owner, update.task_id)
+        return {"resultType": "complete"}
 
     async def list(self, ctx: RequestContext, _: RequestParams) -> HandlerResult:
         caller = self._identity.caller_of(ctx)
         if not caller.can_list_tasks:
             raise MCPError(METHOD_NOT_FOUND, "Method not found", "tasks/list")
-        cursor = decode(ctx.params, ListParams).cursor
+        cursor = wire.decode(ctx.params, wire.ListParams).cursor
         page = await self._serving.runtime.store.list(caller.owner, cursor=cursor, newest_first=True)
-        for error in page.newer:
+        for error in page.not_readable:
             log.warning("left out of tasks/list: %s", error)
-        now = self._now()
-        answer: JsonObject = {"tasks": [task_2025(snapshot.task, now) for snapshot in page.tasks]}
+        now = self._serving.now()
+        answer: JsonObject = {"tasks": [wire.task_2025(snapshot.task, now) for snapshot in page.tasks]}
         if page.next_cursor is not None:
             answer["nextCursor"] = page.next_cursor
         return answer
 
     async def result(self, ctx: RequestContext, _: RequestParams) -> HandlerResult:
+        owner, task_id = await self._task_named_by(ctx)
+        task = (await TaskStream(ctx, owner, self._serving.streams).wait(task_id)).task
+        return wire.result_2025(task, wire.result_or_raise(task))
+
+    async def _task_named_by(self, ctx: RequestContext) -> tuple[Owner, str]:
+        """Return the caller and the id of the task that a request names.
+
+        A client of 2026-07-28 must declare the extension, or the tasks of 2025-11-25 for a task of that
+        protocol.
+        """
         owner = self._identity.caller_of(ctx).owner
-        stream = self.stream(ctx, owner, names_task=True)
-        task = (await stream.wait(_task_id(ctx))).task
-        return result_2025(task, result_or_raise(task.outcome))
+        is_declared = ctx.protocol_version != PROTOCOL_2026 or wire.declares_tasks(ctx.params)
+        if not is_declared and not wire.declares_tasks_of_2025(ctx.params):
+            raise missing_capability()
+        task_id = wire.decode(ctx.params, wire.TaskParams).task_id
+        _check_name_header(ctx, task_id)
+        if not is_declared and not await self._is_of_2025(owner, task_id):
+            raise missing_capability()
+        return owner, task_id
 
-    def stream(self, ctx: RequestContext, owner: Owner, *, names_task: bool) -> TaskStream:
-        """Return the stream of a request that waits for a task."""
-        serving = self._serving
-        return TaskStream(ctx, serving.runtime, owner, names_task=names_task, streams=serving.streams)
-
-    async def _require_declaration(self, ctx: RequestContext, owner: Owner, task_id: str) -> None:
-        """Raise -32021 if the client of 2026-07-28 declares tasks of 2025-11-25 only, and this is not one."""
-        if not _lacks_extension(ctx):
-            return
+    async def _is_of_2025(self, owner: Owner, task_id: str) -> bool:
         with suppress(NotFound):
-            task = (await self._serving.runtime.get(owner, task_id)).task
-            if protocol_of(task.meta) == PROTOCOL_2025:
-                return
-        raise missing_capability()
+            return (
+                wire.protocol_of((await self._serving.runtime.get(owner, task_id)).task.meta) == PROTOCOL_2025
+            )
+        return False
 
     # Middleware
 
@@ -269,15 +254,16 @@ class Handlers:
             case "subscriptions/listen", version if version == PROTOCOL_2026:
                 return await self._listen(ctx, call_next)
             case "logging/setLevel", version if version != PROTOCOL_2026:
-                self._serving.streams.set_level(ctx, (ctx.params or {}).get("level"))
+                Session.of(ctx).set_level((ctx.params or {}).get("level"))
                 return await call_next(ctx)
             case "initialize", _:
                 return self._add_capability(ctx, await call_next(ctx))
-            case "tools/list", version if version == PROTOCOL_2025:
-                return await self._add_task_support(await call_next(ctx))
+            case "tools/list", _:
+                return await self._list_tools(ctx, await call_next(ctx))
             case _:
                 return await call_next(ctx)
 
+    @raises_mcp_errors
     async def _refuse_strangers(self, ctx: RequestContext) -> None:
         """Refuse callers without access to tasks before the SDK reads the parameters of their request."""
         if ctx.method.startswith("tasks/"):
@@ -296,12 +282,12 @@ class Handlers:
                 return await call_next(ctx)
             return self._stamp(subscription_result(ctx))
         owner = self._identity.caller_of(ctx).owner
-        if not declares_tasks(ctx.params):
+        if not wire.declares_tasks(ctx.params):
             raise missing_capability()
-        task_ids = decode(notifications, ListenParams, "$.notifications").task_ids
-        subscription = Subscription(ctx, self._serving.runtime, owner, task_ids, streams)
+        task_ids = wire.decode(notifications, wire.ListenParams, "$.notifications").task_ids
         has_others = any(value for kind, value in notifications.items() if kind != "taskIds")
-        return self._stamp(dump_result(await subscription.serve(call_next, has_others=has_others)))
+        result = await Subscription(ctx, owner, task_ids, streams).serve(call_next, has_others=has_others)
+        return self._stamp(wire.dump_result(result))
 
     def _stamp(self, result: JsonObject) -> JsonObject:
         """Add the name of the server to a result of 2026-07-28 that the SDK does not send."""
@@ -311,96 +297,80 @@ class Handlers:
 
     def _add_capability(self, ctx: RequestContext, result: HandlerResult) -> HandlerResult:
         """Advertise tasks at 2025-11-25, which has no extensions."""
-        answer = as_object(result)
-        if answer.get("protocolVersion") != PROTOCOL_2025 or not self._serving.has_tools:
+        answer = wire.dump_result(result)
+        if answer.get("protocolVersion") != PROTOCOL_2025 or not self._serving.tools:
             return result
         tasks: JsonObject = {"cancel": {}, "requests": {"tools": {"call": {}}}}
         if self._identity.may_list_tasks(ctx):
             tasks["list"] = {}
         return {**answer, "capabilities": {**as_object(answer.get("capabilities")), "tasks": tasks}}
 
-    async def _add_task_support(self, result: HandlerResult) -> HandlerResult:
-        answer, adapter = as_object(result), self._serving.adapter
-        if not answer or adapter is None:
+    async def _list_tools(self, ctx: RequestContext, result: HandlerResult) -> HandlerResult:
+        """Show at 2025-11-25 which tools can be tasks, and to clients without tasks what they can use."""
+        answer, adapter, hand_over = wire.dump_result(result), self._serving.adapter, self._serving.hand_over
+        is_2025 = ctx.protocol_version == PROTOCOL_2025
+        if not answer or adapter is None or not (is_2025 or hand_over is not None):
             return result
         durable = await adapter.durable_tools()
-        tools = [
-            {**tool, "execution": {"taskSupport": durable[tool["name"]].mode}}
-            if tool["name"] in durable
-            else tool
-            for tool in answer.get("tools", ())
-        ]
-        return {**answer, "tools": tools}
+        if is_2025:
+            answer = _with_task_support(answer, durable)
+        if hand_over is None:
+            return answer
+        if answer.get("cacheScope") == "public":  # the list depends on the client
+            answer["cacheScope"] = "private"
+        return hand_over.list_tools(answer, durable) if wire.is_without_tasks(ctx) else answer
 
     # Calls that became tasks
 
     def remember_created(self, ctx: RequestContext, snapshot: Snapshot) -> None:
         """Note that a call created a task, which its answer will name."""
-        self._created.setdefault(ctx.session, []).append(snapshot)
+        self._created[ctx.session].append(snapshot)
 
     async def _answer_call(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
         """Make sure that the answer names the task that the call created. Else no client knows the task."""
-        requested = requested_task(ctx)  # raises -32602 with the field that is wrong
+        requested = wire.requested_task(ctx)  # raises -32602 with the field that is wrong
+        serving = self._serving.fixed()
+        created, named = list[Snapshot](), None
+        self._created[ctx.session] = created
         try:
             result = await call_next(ctx)
-        except BaseException:
-            await self._cancel_created(ctx)
-            raise
-        lifted = lift_task(result) if ctx.protocol_version == PROTOCOL_2025 else None
-        task = lifted["task"] if lifted is not None else as_object(result)
-        task_id = as_object(task).get("taskId")
-        created = next(
-            (each for each in self._created.get(ctx.session, ()) if each.task.task_id == task_id), None
-        )
-        await self._cancel_created(ctx, keep=created)  # those that other middleware has replaced or repeated
-        if created is not None:
-            self._promise_poll(created)
+            answer = wire.dump_result(result) if created or requested is not None else {}
+            task = wire.created_task(answer) if ctx.protocol_version == PROTOCOL_2025 else answer
+            named = next((each for each in created if each.task.task_id == task.get("taskId")), None)
+        finally:
+            del self._created[ctx.session]
+            if wire.idempotency_key_of(wire.meta_of(ctx)) is None:  # else the client can repeat the call
+                for each in created:
+                    if each is not named:  # other middleware has replaced or repeated it, or the call failed
+                        await serving.streams.cancel_abandoned(each.task.owner, each.task.task_id)
+        if named is not None:
+            self._promise_poll(named, serving)
             if ctx.protocol_version == PROTOCOL_2025:
-                self._serving.notifier.follow(ctx, created, meta_of(ctx).get("progressToken"))
-        if lifted is not None:
-            return lifted
-        if requested is not None:
-            _raise_refusal(result)
+                token = wire.meta_of(ctx).get("progressToken")
+                Session.of(ctx).follow(ctx, named.task, serving.streams, token)
+        if requested is None:
+            return result
+        if task:
+            return {"task": task}
+        _raise_refusal(answer)
         return result
 
-    async def _cancel_created(self, ctx: RequestContext, keep: Snapshot | None = None) -> None:
-        """Cancel the tasks that a call created. With an idempotency key, the client can repeat the call."""
-        created = self._created.pop(ctx.session, [])
-        if idempotency_key_of(meta_of(ctx)) is not None:
-            return
-        for task in (each.task for each in created if each is not keep):
-            with anyio.CancelScope(shield=True), suppress(PerdureError):
-                await self._serving.runtime.cancel(task.owner, task.task_id)
 
-    def _promise_poll(self, snapshot: Snapshot) -> None:
-        task = snapshot.task
-        self._polls.promise(task.task_id, poll_interval_ms(task, self._now()))
-
-    def _now(self) -> Micros:
-        return self._serving.runtime.store.clock()
+def _with_task_support(answer: JsonObject, durable: Mapping[str, DurableTool]) -> JsonObject:
+    tools = [
+        {**tool, "execution": {"taskSupport": durable[tool["name"]].mode}}
+        if tool["name"] in durable
+        else tool
+        for tool in answer.get("tools", ())
+    ]
+    return {**answer, "tools": tools}
 
 
-def _raise_refusal(result: HandlerResult) -> None:
+def _raise_refusal(result: JsonObject) -> None:
     """Raise the error that a result reports: a client that requests a task cannot read a result instead."""
-    text = error_text(dump_result(result))
+    text = wire.error_text(result)
     if text is not None:
         raise MCPError(INVALID_PARAMS, text)
-
-
-def _task_id(ctx: RequestContext) -> str:
-    """Return the id of the task that a request names.
-
-    A client of 2026-07-28 must declare the extension, or the tasks of 2025-11-25 for a task of that protocol.
-    """
-    if _lacks_extension(ctx) and not declares_tasks_of_2025(ctx.params):
-        raise missing_capability()
-    task_id = decode(ctx.params, TaskParams).task_id
-    _check_name_header(ctx, task_id)
-    return task_id
-
-
-def _lacks_extension(ctx: RequestContext) -> bool:
-    return ctx.protocol_version == PROTOCOL_2026 and not declares_tasks(ctx.params)
 
 
 def _check_name_header(ctx: RequestContext, task_id: str) -> None:

@@ -6,14 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 from weakref import WeakKeyDictionary
 
-from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.provider import AccessToken, principal_components
 from mcp.server.session import ServerSession
 
 from ..tasks import Owner
 from ..tasks.errors import InvalidValue
+from .adapters import connection_of
+from .credentials import current_token
 from .errors import authentication_required
-from .wire import PROTOCOL_2026, RequestContext
+from .wire import RequestContext
 
 AnonymousPolicy: TypeAlias = Literal["id", "session", "refuse"]
 """What a server without authentication does. `id`: a caller that knows the id of a task has access to it.
@@ -67,7 +68,7 @@ class Identity:
         return caller
 
     def _identify_caller(self, ctx: RequestContext) -> Caller:
-        session_id = session_id_of(ctx)
+        session_id = connection_of(ctx).session_id  # a header may be a client's invention
         owner = self._known_owner(ctx)
         if owner is not None:
             return Caller(owner, session_id, can_list_tasks=True)
@@ -84,13 +85,20 @@ class Identity:
         # there is no session yet, but there will be one
         return self.anonymous == "session" and ctx.session.can_send_request
 
+    def owns_session(self, ctx: RequestContext) -> bool:
+        """Return whether the SDK lets only this caller read the session's own stream.
+
+        It knows the callers of tokens, but not those whom only `identify` distinguishes.
+        """
+        return self._identify is None or ctx.request is None or current_token() is not None
+
     def _known_owner(self, ctx: RequestContext) -> Owner | None:
         if self.fixed_owner is not None:
             return self.fixed_owner
         identified = None if self._identify is None else self._identify(ctx)
         if identified is not None:
             return identified
-        token = get_access_token()
+        token = current_token()
         if token is not None:
             return owner_of_token(token)
         return LOCAL if ctx.request is None else None  # stdio, or a client in the same process
@@ -105,16 +113,6 @@ def owner_of_token(token: AccessToken) -> Owner:
     if not subject:
         return Owner.client(issuer or "", client)
     return Owner.user(f"client {client}" if issuer is None else issuer, subject)
-
-
-def session_id_of(ctx: RequestContext) -> str | None:
-    """Return the id of the session, if the transport itself started one with a handshake.
-
-    With another protocol or transport, a header that names a session is a client's invention.
-    """
-    if ctx.protocol_version == PROTOCOL_2026 or ctx.session.client_params is None:
-        return None
-    return headers_of(ctx).get("mcp-session-id")
 
 
 def headers_of(ctx: RequestContext) -> Mapping[str, str]:

@@ -10,21 +10,51 @@ import inspect
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial, wraps
-from typing import Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, TypedDict, cast
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from ..runtime import Task
-from ..runtime.function import is_coroutine_function, task_parameter
+from ..runtime import Function, Task
+from ..runtime.function import Handler, is_coroutine_function, task_parameter
 from ..runtime.task import find_current_task
 from ..runtime.threads import call_in_thread
-from ..tasks.config import MAX_POLL_INTERVAL_MS, MIN_POLL_INTERVAL_MS
+from ..storage.time_types import Duration, to_milliseconds
+from ..tasks.config import check_poll_interval, check_seconds
 from ..tasks.errors import InvalidValue
-from .errors import not_a_task
+from .errors import ATTACH_TO_FASTMCP, not_a_task
 
 TaskMode: TypeAlias = Literal["optional", "required"]
 """Whether a client that does not understand tasks may call the tool, and wait for its result."""
+
+
+class ToolOptions(TypedDict, total=False):
+    """The options of a durable tool."""
+
+    name: str | None
+    """The name of the function for workers, if not its own. The tool may be registered under another."""
+    mode: TaskMode
+    """With `required`, only clients that understand tasks may call the tool. Default: `optional`."""
+    retries: int
+    """How often the function runs again after one of the exceptions in `retry_on`, after `Again`, or after a
+    timeout. Default: 0."""
+    retry_on: tuple[type[Exception], ...]
+    backoff: Duration
+    """The time before the first retry; it doubles with each. Default: 1 second."""
+    restart: bool
+    """Whether the function runs again if its worker is lost or stops. Default: true."""
+    timeout: Duration | None
+    """How long an attempt may take, not counting the time in which it waits for answers."""
+    ttl: Duration | None
+    """How long a task may wait for its first start, and a question for its answer."""
+    poll_interval: Duration
+    """The longest interval that clients are advised to poll in. Default: 5 seconds."""
+    input_deadline: Duration | None
+    """The time within which a question must be answered, else the task fails. Default: the ttl."""
+    operators_answer: bool
+    """Whether the tool can ask questions that its client does not support, because operators answer them."""
+    concurrency: int | None
+    """Maximum number of concurrent runs of the function in one worker."""
 
 
 class DurableTool(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,10 +64,10 @@ class DurableTool(msgspec.Struct, frozen=True, kw_only=True):
     """The name of the function. The tool may be registered under another name."""
     function: Callable[..., object]
     """The original function."""
-    mode: TaskMode
+    mode: TaskMode = "optional"
     ttl_ms: int | UnsetType = UNSET
     """The ttl for clients that do not request one. If unset, the store's default applies."""
-    poll_interval_ms: int
+    poll_interval_ms: int = 5000
     """The longest poll interval that clients are advised to use."""
     operators_answer: bool = False
     """Whether the tool can ask questions that its client does not support, because operators answer them."""
@@ -47,12 +77,41 @@ class DurableTool(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.mode not in ("optional", "required"):
             raise InvalidValue("mode", f"must be 'optional' or 'required', not {self.mode!r}")
-        if not MIN_POLL_INTERVAL_MS <= self.poll_interval_ms <= MAX_POLL_INTERVAL_MS:
-            least, most = MIN_POLL_INTERVAL_MS / 1000, MAX_POLL_INTERVAL_MS / 1000
-            raise InvalidValue(
-                "poll_interval",
-                f"must be from {least:g} to {most:g} seconds, not {self.poll_interval_ms / 1000:g}",
-            )
+        check_poll_interval("poll_interval", self.poll_interval_ms)
+
+
+def checked(options: ToolOptions) -> dict[str, Any]:
+    """Return options with their durations as numbers, named as in `DurableTool` and `Function`.
+
+    Raise TypeError if an option is unknown, and InvalidValue if a duration is not one.
+    """
+    given: dict[str, Any] = {**options}
+    for name in given.keys() - ToolOptions.__annotations__.keys():
+        raise TypeError(f"durable() got an unexpected keyword argument {name!r}")
+    if given.get("ttl", UNSET) is None:
+        del given["ttl"]
+    for name in {"ttl", "poll_interval"} & given.keys():
+        given[f"{name}_ms"] = to_milliseconds(check_seconds(name, given.pop(name)))
+    for name in ("backoff", "timeout", "input_deadline"):
+        if given.get(name) is not None:
+            given[name] = check_seconds(name, given[name])
+    return given
+
+
+def make_tool(function: object, options: dict[str, Any]) -> DurableTool:
+    """Return the tool of a function, with options that were checked."""
+    function = check_function(function)
+    name = options.get("name") or getattr(function, "__name__", "")
+    return DurableTool(name=name, function=function, **_picked(options, DurableTool))
+
+
+def make_function(tool: DurableTool, options: dict[str, Any], handler: Handler) -> Function:
+    """Return the function that workers run for a tool."""
+    return Function(name=tool.name, handler=handler, **_picked(options, Function))
+
+
+def _picked(options: dict[str, Any], struct: type[msgspec.Struct]) -> dict[str, Any]:
+    return {name: options[name] for name in struct.__struct_fields__ if name in options and name != "name"}
 
 
 def wrap(tool: DurableTool) -> Callable[..., Awaitable[object]]:
@@ -123,8 +182,8 @@ def _refuse_fastmcp_context(hints: Mapping[str, object]) -> None:
         if name != "return" and _is_fastmcp_context(hint):
             raise InvalidValue(
                 "function",
-                f"takes FastMCP's Context as {name!r}, which needs a request; a durable tool runs outside of "
-                "any request: take a Task instead",
+                f"takes FastMCP's Context as {name!r}, and @tasks.durable is for the official SDK; with "
+                f"FastMCP, {ATTACH_TO_FASTMCP}",
             )
 
 

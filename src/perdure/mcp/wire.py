@@ -10,31 +10,20 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeAlias, TypeVar, cast
 
+import mcp_types as types
 import msgspec
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
-from mcp_types import (
-    CLIENT_CAPABILITIES_META_KEY,
-    INTERNAL_ERROR,
-    INVALID_PARAMS,
-    PROTOCOL_VERSION_META_KEY,
-    CallToolResult,
-    ClientCapabilities,
-    ElicitationCapability,
-    FormElicitationCapability,
-    RootsCapability,
-    SamplingCapability,
-    SamplingToolsCapability,
-    UrlElicitationCapability,
-)
 from msgspec import UNSET, UnsetType
 from pydantic import BaseModel
 
+from ..runtime import telemetry
 from ..storage import Micros
-from ..tasks import Failure, Outcome, Status, Success, TaskRecord, expiry_and_deadlines
+from ..tasks import Failure, LogEntry, Status, Success, TaskRecord, expiry_and_deadlines
 from ..tasks.canonical_json import JsonLike
 from ..tasks.config import MIN_POLL_INTERVAL_MS
 from ..tasks.inputs import Capability, Input
+from ..tasks.task_log import Report
 
 T = TypeVar("T")
 
@@ -60,7 +49,12 @@ CREATED_TASK = "perdure/task"
 REQUEST_ID = "perdure/requestId"
 """In the stored `_meta` of a call: the id of the request."""
 
-REQUEST_META_KEYS = frozenset({CLIENT_CAPABILITIES_META_KEY, PROTOCOL_VERSION_META_KEY, "progressToken"})
+WAITING_STATE_PREFIX = "perdure/task:"
+"""The start of the `requestState` of a call that waits for a task which its client does not know."""
+
+REQUEST_META_KEYS = frozenset(
+    {types.CLIENT_CAPABILITIES_META_KEY, types.PROTOCOL_VERSION_META_KEY, "progressToken"}
+)
 """The keys of `_meta` that belong to one request, and not to the task that it becomes."""
 
 POLLS_PER_AGE = 6
@@ -89,7 +83,7 @@ class UpdateParams(msgspec.Struct, frozen=True, rename="camel"):
         if given is None:
             return {}
         if not isinstance(given, dict):
-            raise MCPError(INVALID_PARAMS, f"Expected `object` - at `$._meta[{VARIABLES!r}]`")
+            raise MCPError(types.INVALID_PARAMS, f"Expected `object` - at `$._meta[{VARIABLES!r}]`")
         return cast("dict[str, JsonLike]", given)
 
 
@@ -109,7 +103,9 @@ class TaskRequest(msgspec.Struct, frozen=True):
         if not isinstance(self.ttl, float):
             return self.ttl
         if not self.ttl.is_integer():
-            raise MCPError(INVALID_PARAMS, "Expected an integer number of milliseconds - at `$.task.ttl`")
+            raise MCPError(
+                types.INVALID_PARAMS, "Expected an integer number of milliseconds - at `$.task.ttl`"
+            )
         return int(self.ttl)
 
 
@@ -122,29 +118,40 @@ class ListenParams(msgspec.Struct, frozen=True, rename="camel"):
 def decode(params: object, type_: type[T], at: str = "$") -> T:
     """Return parameters of this type. Raise -32602 with the name of a field that is wrong."""
     if params is not None and not isinstance(params, dict):
-        raise MCPError(INVALID_PARAMS, f"Expected `object` - at `{at}`")
+        raise MCPError(types.INVALID_PARAMS, f"Expected `object` - at `{at}`")
     try:
         return msgspec.convert(cast("object", params or {}), type_)
     except msgspec.ValidationError as error:
-        raise MCPError(INVALID_PARAMS, str(error).replace("`$", f"`{at}", 1)) from error
+        raise MCPError(types.INVALID_PARAMS, str(error).replace("`$", f"`{at}", 1)) from error
     except UnicodeEncodeError as error:
-        raise MCPError(INVALID_PARAMS, f"Expected names that are Unicode - at `{at}`") from error
+        raise MCPError(types.INVALID_PARAMS, f"Expected names that are Unicode - at `{at}`") from error
     except RecursionError as error:
-        raise MCPError(INVALID_PARAMS, f"Nested too deeply - at `{at}`") from error
+        raise MCPError(types.INVALID_PARAMS, f"Nested too deeply - at `{at}`") from error
 
 
 def declares_tasks(params: Mapping[str, Any] | None) -> bool:
     """Return whether the client of 2026-07-28 declares, with this request, that it understands tasks."""
-    return isinstance(as_object(_declared(params).get("extensions")).get(EXTENSION), Mapping)
+    return isinstance(as_object(_declared(params).get("extensions")).get(EXTENSION), dict)
 
 
 def declares_tasks_of_2025(params: Mapping[str, Any] | None) -> bool:
     """Return whether the client of 2026-07-28 declares the capability that 2025-11-25 has for tasks."""
-    return isinstance(_declared(params).get("tasks"), Mapping)
+    return isinstance(_declared(params).get("tasks"), dict)
+
+
+def is_without_tasks(ctx: RequestContext) -> bool:
+    """Return whether the client of a request declares no tasks, and does not request one.
+
+    A client of 2025-11-25 declares them in `initialize`, and one of an earlier version never does.
+    """
+    if ctx.protocol_version == PROTOCOL_2026:
+        return not declares_tasks(ctx.params)
+    declared = ctx.session.client_capabilities if ctx.protocol_version == PROTOCOL_2025 else None
+    return (declared is None or declared.tasks is None) and requested_task(ctx) is None
 
 
 def _declared(params: Mapping[str, Any] | None) -> JsonObject:
-    return as_object(as_object(as_object(params).get("_meta")).get(CLIENT_CAPABILITIES_META_KEY))
+    return as_object(as_object(as_object(params).get("_meta")).get(types.CLIENT_CAPABILITIES_META_KEY))
 
 
 def requested_task(ctx: RequestContext) -> TaskRequest | None:
@@ -163,13 +170,13 @@ def meta_of(ctx: RequestContext) -> JsonObject:
 def idempotency_key_of(meta: Mapping[str, Any]) -> str | None:
     key = meta.get(IDEMPOTENCY_KEY)
     if key is not None and not isinstance(key, str):
-        raise MCPError(INVALID_PARAMS, f"Expected `str` - at `$._meta[{IDEMPOTENCY_KEY!r}]`")
+        raise MCPError(types.INVALID_PARAMS, f"Expected `str` - at `$._meta[{IDEMPOTENCY_KEY!r}]`")
     return key
 
 
 def as_object(value: object) -> JsonObject:
     """Return a JSON object as a new dict; an empty one for any other value."""
-    return dict(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else {}
+    return {**value} if isinstance(value, dict) else {}
 
 
 # What is stored of a call
@@ -187,31 +194,30 @@ class StoredCall(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
 def stored_meta(ctx: RequestContext) -> JsonObject:
     """Return what the task keeps of the `_meta` of its call, with the version and the id of the request."""
     kept = {name: value for name, value in meta_of(ctx).items() if name not in REQUEST_META_KEYS}
-    return {**kept, PROTOCOL_VERSION_META_KEY: ctx.protocol_version, REQUEST_ID: ctx.request_id}
+    return {**kept, types.PROTOCOL_VERSION_META_KEY: ctx.protocol_version, REQUEST_ID: ctx.request_id}
 
 
 def protocol_of(meta: object) -> str:
     """Return the version of the call that became a task, from its stored `_meta`."""
-    version = as_object(meta).get(PROTOCOL_VERSION_META_KEY)
+    version = as_object(meta).get(types.PROTOCOL_VERSION_META_KEY)
     return version if isinstance(version, str) else PROTOCOL_2026
 
 
 # Capabilities: what a client can be asked
 
-_CAPABILITIES = {
-    Capability.FORM: ClientCapabilities(elicitation=ElicitationCapability(form=FormElicitationCapability())),
-    Capability.URL: ClientCapabilities(elicitation=ElicitationCapability(url=UrlElicitationCapability())),
-    Capability.SAMPLING: ClientCapabilities(sampling=SamplingCapability()),
-    Capability.SAMPLING_TOOLS: ClientCapabilities(
-        sampling=SamplingCapability(tools=SamplingToolsCapability())
-    ),
-    Capability.ROOTS: ClientCapabilities(roots=RootsCapability()),
+_DECLARATIONS: dict[Capability, JsonObject] = {
+    Capability.FORM: {"elicitation": {"form": {}}},
+    Capability.URL: {"elicitation": {"url": {}}},
+    Capability.SAMPLING: {"sampling": {}},
+    Capability.SAMPLING_TOOLS: {"sampling": {"tools": {}}},
+    Capability.ROOTS: {"roots": {}},
 }
+"""How a client declares each capability."""
 
 
 def capabilities_of(ctx: RequestContext) -> tuple[Capability, ...]:
     """Return what the client of a request can be asked."""
-    declared = ctx.session.client_capabilities or ClientCapabilities()
+    declared = ctx.session.client_capabilities or types.ClientCapabilities()
     elicitation, sampling = declared.elicitation, declared.sampling
     can = {
         # an empty declaration is older than the two modes, and means forms
@@ -229,10 +235,7 @@ def client_capabilities(capabilities: Iterable[str]) -> JsonObject:
     """Return these capabilities as a client declares them."""
     declared: JsonObject = {}
     for capability in capabilities:
-        shape = _CAPABILITIES[Capability(capability)].model_dump(
-            by_alias=True, mode="json", exclude_none=True
-        )
-        for name, value in shape.items():
+        for name, value in _DECLARATIONS[Capability(capability)].items():
             declared[name] = {**declared.get(name, {}), **value}
     return declared
 
@@ -283,6 +286,21 @@ def input_request(asked: Input) -> JsonObject:
     return shape
 
 
+def input_required(task: TaskRecord, asked: Mapping[str, Input]) -> JsonObject:
+    """Return a round of a call that waits for a task which its client does not know."""
+    return {
+        "resultType": "input_required",
+        "inputRequests": {key: input_request(each) for key, each in asked.items()},
+        "requestState": f"{WAITING_STATE_PREFIX}{task.task_id}",
+    }
+
+
+def waiting_task(request_state: str | None) -> str | None:
+    """Return the id of the task for which a call waits, from the `requestState` of its last round."""
+    state = request_state or ""
+    return state.removeprefix(WAITING_STATE_PREFIX) if state.startswith(WAITING_STATE_PREFIX) else None
+
+
 def result_2026(success: Success) -> JsonObject:
     """Return the result of the call."""
     return {"resultType": "complete", **as_object(success.value)}
@@ -321,15 +339,14 @@ def related_task(task: TaskRecord) -> JsonObject:
     return {RELATED_TASK: {"taskId": task.task_id}}
 
 
-def created_result(task: TaskRecord, now: Micros) -> CallToolResult:
-    """Return an ordinary result that carries the task of a call. `lift_task` makes the answer of it."""
-    return CallToolResult(content=[], _meta={CREATED_TASK: task_2025(task, now)})
+def created_result(task: TaskRecord, now: Micros) -> types.CallToolResult:
+    """Return an ordinary result that carries the task of a call. Our middleware makes the answer of it."""
+    return types.CallToolResult(content=[], _meta={CREATED_TASK: task_2025(task, now)})
 
 
-def lift_task(result: object) -> JsonObject | None:
-    """Return the answer to a call that became a task; None if the result does not carry a task."""
-    task = as_object(as_object(dump_result(result)).get("_meta")).get(CREATED_TASK)
-    return None if task is None else {"task": task}
+def created_task(result: JsonObject) -> JsonObject:
+    """Return the task that a result carries; an empty object if it carries none."""
+    return as_object(as_object(result.get("_meta")).get(CREATED_TASK))
 
 
 # Both
@@ -355,6 +372,18 @@ def _task_meta(task: TaskRecord) -> JsonObject:
     return meta
 
 
+def progress_params(token: str | int, report: Report) -> JsonObject:
+    """Return the parameters of `notifications/progress`."""
+    values = {"progress": report.done, "total": report.total, "message": report.message}
+    return {"progressToken": token, **{name: value for name, value in values.items() if value is not None}}
+
+
+def log_message(entry: LogEntry) -> JsonObject:
+    """Return the parameters of `notifications/message`."""
+    shape: JsonObject = {"level": entry.level, "data": entry.message}
+    return shape if entry.logger is None else {**shape, "logger": entry.logger}
+
+
 def timestamp(at: Micros) -> str:
     """Return a time in ISO 8601, in microseconds."""
     return (
@@ -366,6 +395,13 @@ def poll_interval_ms(task: TaskRecord, now: Micros) -> int:
     """Return the advised interval: short for a young task, then longer, and at most the task's own."""
     age = max(0, now - task.created_at) // 1000
     return max(MIN_POLL_INTERVAL_MS, min(age // POLLS_PER_AGE, task.poll_interval_ms))
+
+
+def for_version(ctx: RequestContext, result: JsonObject) -> JsonObject:
+    """Return a result of 2026-07-28 as the version of this request has it."""
+    if ctx.protocol_version == PROTOCOL_2026:
+        return result
+    return {name: value for name, value in result.items() if name != "resultType"}
 
 
 def dump_result(result: object) -> JsonObject:
@@ -386,12 +422,15 @@ def error_text(result: JsonObject) -> str | None:
     )
 
 
-def result_or_raise(outcome: Outcome | None) -> Success:
+def result_or_raise(task: TaskRecord) -> Success:
     """Return the result of a finished task. Raise its error."""
+    outcome = task.outcome
     match outcome:
         case Success():
             return outcome
         case Failure():
+            if task.is_encrypted:
+                telemetry.keep_error_out_of_span()
             raise MCPError(outcome.code, outcome.message, outcome.data)
         case None:
-            raise MCPError(INTERNAL_ERROR, "the task has no outcome")
+            raise MCPError(types.INTERNAL_ERROR, "the task has no outcome")

@@ -86,6 +86,21 @@ async def test_a_cancelled_task_is_told_apart_from_one_that_failed(target: Targe
 
 
 @BOTH
+async def test_to_cancel_a_task_that_has_ended_changes_nothing(
+    shop: ToolServer, target: Target, mode: Mode
+) -> None:
+    shop.gate.set()
+    async with visiting(target, mode) as visitor:
+        ended, gone = await visitor.start("hold"), await visitor.start("ask_two")
+        await ended.wait(20)
+        await ended.cancel()
+        assert text_of(await ended.wait(20)) == "held "
+        await gone.cancel()
+        await gone.cancel()
+        assert (await gone.status()).status == "cancelled"
+
+
+@BOTH
 async def test_a_task_that_is_cancelled_by_another_while_it_is_waited_for_is_told_so(
     shop: ToolServer, url: str, mode: Mode
 ) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import pytest
 from mcp.client import Client
 from mcp.client.extension import advertise
+from mcp.shared.exceptions import MCPError
 
 from perdure.mcp.client import ClientTasks
 from perdure.mcp.client.errors import (
@@ -21,7 +24,7 @@ from perdure.storage.errors import PerdureError
 
 from ..raw_clients import EXTENSION, Json
 from ..tool_helpers import text_of
-from .tool_server import ToolServer, visiting
+from .tool_server import ToolServer, raised_by, visiting
 
 pytestmark = pytest.mark.anyio
 
@@ -97,3 +100,31 @@ async def test_a_handle_says_where_there_are_no_tasks(shop: ToolServer) -> None:
                 await asking()
         with pytest.raises(TasksNotSupported):
             await task.answer({"key": {"action": "decline"}})
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (-32050, "Connection closed by the database"),
+        (-32603, "Connection closed"),
+        (-32000, "Connection closed by the database"),
+        (-32050, "SSE stream of the vendor failed"),
+        (-32603, "SSE stream failed: vendor"),
+        (-32601, "Unexpected content type: pdf"),
+        (-32001, "the vendor timed out"),
+        (-32603, "Session not found"),
+    ],
+)
+async def test_an_error_of_the_server_is_not_taken_for_a_lost_connection(
+    shop: ToolServer, url: str, code: int, message: str
+) -> None:
+    """Else a call with an idempotency key would be repeated until its timeout."""
+
+    def refuse() -> NoReturn:
+        raise MCPError(code, message)
+
+    shop.answers.instead["tools/call"] = refuse
+    async with visiting(url) as visitor:
+        error = await raised_by(visitor.call("hold", timeout=20, idempotency_key="key"))
+    assert (error.code, error.message) == (code, message)
+    assert len(shop.watch.of("tools/call")) == 1

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from mcp.client.session import ClientRequestContext
+from mcp_types import ElicitRequestParams, ElicitResult
+
+from perdure import Task
 
 from ...conditions import wait_until
 from ...markers import row
 from ..raw_clients import Json
-from ..tool_helpers import text_of
-from .tool_server import BOTH, Mode, Target, ToolServer, visiting
+from ..tool_helpers import NAME_FORM, text_of
+from .tool_server import BOTH, AnsweringUser, Mode, Target, ToolServer, visiting
 
 pytestmark = pytest.mark.anyio
 
@@ -41,3 +45,47 @@ async def test_a_progress_callback_gets_each_report_once(
         assert text_of(await calling) == "held "
 
     assert reports == [(1, 2, "writing"), (2, 2, "writing")]
+
+
+@row(127)
+@BOTH
+async def test_progress_is_reported_while_and_after_the_task_asks(
+    shop: ToolServer, target: Target, mode: Mode
+) -> None:
+    @shop.server.tool()
+    @shop.tasks.durable(poll_interval=0.05)
+    async def ask_and_report(task: Task) -> str:
+        await task.report_progress(1, 3)
+        await task.elicit("Who?", NAME_FORM)
+        await task.report_progress(2, 3)
+        await task.elicit("And who?", NAME_FORM)
+        await task.report_progress(3, 3)
+        await shop.gate.wait()
+        return "done"
+
+    reports: list[float] = []
+
+    async def progress(done: float, total: float | None, message: str | None) -> None:
+        reports.append(done)
+
+    person = Slow(reports)
+    async with visiting(target, mode, person=person) as visitor:
+        calling = asyncio.create_task(visitor.call("ask_and_report", progress_callback=progress))
+        await wait_until(lambda: reports == [1, 2, 3], seconds=20)
+        shop.gate.set()
+        assert text_of(await calling) == "done"
+
+    assert person.asked == ["Who?", "And who?"]
+
+
+class Slow(AnsweringUser):
+    """Answers when the progress that was reported before the question has arrived."""
+
+    def __init__(self, reports: list[float]) -> None:
+        super().__init__()
+        self._reports = reports
+
+    async def elicit(self, _: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
+        self.asked.append(params.message)
+        await wait_until(lambda: len(self._reports) >= len(self.asked), seconds=20)
+        return ElicitResult(action="accept", content={"name": self.name})

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import pytest
 from mcp.client.session import ClientRequestContext
+from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitRequestParams, ElicitResult, ErrorData
 
 from perdure.mcp.client import ClientTask, TaskState
@@ -103,6 +104,27 @@ async def test_a_call_that_ends_because_a_callback_refuses_leaves_no_task_that_w
         await shop.until_statuses("cancelled")
 
 
+class Broken(AnsweringUser):
+    """Fails when it is asked."""
+
+    async def elicit(self, _: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult | ErrorData:
+        raise KeyError(params.message)
+
+
+@pytest.mark.parametrize("by_extension", [False, True])
+async def test_a_callback_that_raises_leaves_no_task_that_waits(
+    shop: ToolServer, target: Target, *, by_extension: bool
+) -> None:
+    async with visiting(target, person=Broken()) as visitor:
+        if by_extension:
+            error = await raised_by(visitor.call("ask_two"))
+        else:
+            error = await raised_by(visitor.client.call_tool("ask_two"))
+        await wait_until(lambda: bool(shop.watch.of("tasks/cancel")))
+    assert isinstance(error, MCPError)
+    assert isinstance(error.__cause__, KeyError)
+
+
 @BOTH
 async def test_a_handle_whose_callback_refuses_is_told_so_and_can_still_be_cancelled(
     shop: ToolServer, target: Target, mode: Mode
@@ -152,3 +174,19 @@ async def test_a_tool_that_asks_before_there_is_a_task_is_answered_and_then_star
     async with serving(server.streamable_http_app()) as url, visiting(url) as visitor:
         task = await visitor.start("test_tool_with_task")
         assert text_of(await task.wait(20)) == "done for Ada"
+
+
+async def test_at_2025_11_25_a_client_that_cannot_be_asked_does_not_wait(
+    shop: ToolServer, target: Target
+) -> None:
+    def refuse() -> NoReturn:
+        raise MCPError(-32042, "there is nobody to ask")
+
+    shop.answers.instead["tasks/result"] = refuse
+    async with visiting(target, "legacy") as visitor:
+        task = await visitor.start("ask_two")
+        error = await raised_by(task.wait(20))
+        assert (told_by(error), error.__notes__) == (
+            (-32042, "there is nobody to ask", None),
+            [f"task id: {task.id}"],
+        )

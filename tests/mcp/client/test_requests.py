@@ -4,55 +4,75 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from typing import NoReturn
 
 import pytest
 from mcp.client import Client
+from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from ...conditions import wait_until
 from ..raw_clients import Json
-from .tool_server import ToolServer, visiting
+from .tool_server import Mode, Seen, ToolServer, run_simulated, visiting
 
-pytestmark = pytest.mark.anyio
-
-
-# How often it asks
+# How often it asks, in simulated time
 
 
-async def test_a_client_waits_as_long_as_the_server_says_before_it_asks_again(
-    shop: ToolServer, url: str
-) -> None:
-    async with visiting(url) as visitor:
+async def call_for_a_minute(shop: ToolServer) -> None:
+    async with visiting(shop.server) as visitor:
         calling = asyncio.create_task(visitor.client.call_tool("hold"))
-        await wait_until(lambda: len(shop.watch.of("tasks/get")) >= 12, seconds=30)
+        await asyncio.sleep(60)
         shop.gate.set()
         await calling
 
-    asked = shop.watch.of("tasks/get")
+
+def test_a_client_waits_as_long_as_the_server_says_before_it_asks_again() -> None:
+    asked = run_simulated(call_for_a_minute).watch.of("tasks/get")
+
     hints = [seen.answer["pollIntervalMs"] for seen in asked[:-1]]
-    waits = [(after.came - before.left) * 1000 for before, after in itertools.pairwise(asked)]
-    assert [wait for wait, hint in zip(waits, hints, strict=True) if wait < hint - 1] == []
+    assert delays_between(asked) == [pytest.approx(hint / 1000) for hint in hints]
     assert hints[-1] > hints[0]
 
 
-async def test_a_server_that_gives_no_hint_is_not_asked_without_pause(shop: ToolServer, url: str) -> None:
-    def without_hint(task: Json) -> Json:
-        return {name: value for name, value in task.items() if name != "pollIntervalMs"}
+def test_a_server_that_gives_no_hint_is_asked_every_second() -> None:
+    async def without_hints(shop: ToolServer) -> None:
+        shop.answers.changing["tasks/get"] = lambda task: {**task, "pollIntervalMs": None}
+        await call_for_a_minute(shop)
 
-    shop.answers.changing["tasks/get"] = without_hint
-    async with visiting(url) as visitor:
-        calling = asyncio.create_task(visitor.client.call_tool("hold"))
-        await wait_until(lambda: len(shop.watch.of("tasks/get")) >= 3, seconds=30)
-        shop.gate.set()
-        await calling
+    asked = run_simulated(without_hints).watch.of("tasks/get")
 
-    first, second, *_ = shop.watch.of("tasks/get")
-    assert second.came - first.left > 0.5
+    assert delays_between(asked) == [pytest.approx(1)] * (len(asked) - 1)
+
+
+@pytest.mark.parametrize(("mode", "method"), [("auto", "tasks/get"), ("legacy", "tasks/result")])
+def test_a_busy_server_is_asked_with_growing_pauses(mode: Mode, method: str) -> None:
+    def busy() -> NoReturn:
+        raise MCPError(-32603, "the server is busy; try again", {"retryable": True})
+
+    async def busy_for_a_minute(shop: ToolServer) -> None:
+        shop.answers.instead[method] = busy
+        async with visiting(shop.server, mode) as visitor:
+            calling = asyncio.create_task(visitor.call("add", {"left": 2, "right": 3}))
+            await asyncio.sleep(60)
+            del shop.answers.instead[method]
+            assert (await calling).structured_content == {"total": 5}
+
+    refused = run_simulated(busy_for_a_minute).watch.of(method)
+
+    pauses = [after.came - before.came for before, after in itertools.pairwise(refused)]
+    assert 0.25 <= pauses[0] <= 1
+    assert all(after >= before for before, after in itertools.pairwise(pauses[:4]))
+    assert all(5 <= pause <= 11 for pause in pauses[6:])
+    assert len(pauses) > 8
+
+
+def delays_between(asked: list[Seen]) -> list[float]:
+    return [after.came - before.left for before, after in itertools.pairwise(asked)]
 
 
 # What goes over the wire
 
 
+@pytest.mark.anyio
 async def test_every_request_about_a_task_names_it_in_the_header(shop: ToolServer, url: str) -> None:
     async with visiting(url) as visitor:
         asked = await visitor.start("ask_two")
@@ -76,6 +96,7 @@ CREATED: Json = {
 }
 
 
+@pytest.mark.anyio
 async def test_a_task_in_answer_to_anything_but_a_call_is_not_taken_for_one(
     shop: ToolServer, url: str
 ) -> None:
@@ -90,6 +111,7 @@ async def test_a_task_in_answer_to_anything_but_a_call_is_not_taken_for_one(
     assert shop.watch.of("tasks/get") == []
 
 
+@pytest.mark.anyio
 async def test_a_client_that_does_not_follow_tasks_gets_a_result_all_the_same(
     shop: ToolServer, url: str
 ) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, cast
@@ -33,6 +32,7 @@ from pydantic import BaseModel, FileUrl
 from perdure import Task, Tasks
 from perdure.mcp.client import ClientTask, ClientTasks
 from perdure.tasks import InputKind, InputRequest
+from perdure.testing import OWNER, SIMULATED_INTERVALS, SimulatedTime
 
 from ... import task_edits
 from ...conditions import wait_until
@@ -73,10 +73,11 @@ class Watch:
 
     async def __call__(self, ctx: Request, call_next: CallNext) -> HandlerResult:
         headers = getattr(cast("Any", ctx.request), "headers", {})
-        seen = Seen(ctx.method, ctx.params or {}, headers, time.monotonic())
+        clock = asyncio.get_running_loop().time
+        seen = Seen(ctx.method, ctx.params or {}, headers, clock())
         self.seen.append(seen)
         result = await call_next(ctx)
-        seen.left = time.monotonic()
+        seen.left = clock()
         seen.answer = dict(result) if isinstance(result, Mapping) else {}
         return result
 
@@ -262,6 +263,18 @@ async def visiting(
     }
     async with Client(target, mode=mode, extensions=[tasks], **callbacks, **options) as client:
         yield TaskClient(client, tasks)
+
+
+def run_simulated(test: Callable[[ToolServer], Coroutine[Any, Any, None]]) -> ToolServer:
+    """Run a test in simulated time with a server in the same process, and return what the server has seen."""
+    shop, time = ToolServer("memory:"), SimulatedTime()
+
+    async def run() -> None:
+        with shop.tasks.overridden("memory:", owner=OWNER, clock=time.clock, **SIMULATED_INTERVALS):
+            await test(shop)
+
+    time.run(run)
+    return shop
 
 
 async def raised_by(awaitable: Awaitable[object]) -> MCPError:

@@ -21,6 +21,9 @@ HERE = Path(__file__).parent
 NODE = Path(ROOT_DIR) / "bin" / "node"
 CONFORMANCE = HERE / "node_modules/@modelcontextprotocol/conformance/dist/index.js"
 DRIVE = HERE / "drive.mjs"
+INSPECTOR = HERE / "node_modules/@modelcontextprotocol/inspector/clients/launcher/build/index.js"
+ERAS = {"2026-07-28": "modern", "2025-11-25": "legacy"}
+"""What the Inspector calls the two generations."""
 
 REVISION = "2026-07-28"
 
@@ -135,6 +138,15 @@ async def drive(
     exit_code, output = await _node([str(DRIVE), url, *chosen], seconds, extra)
     lines = [line for line in output.splitlines() if line.startswith("{")]
     return exit_code, tuple(_flow(json.loads(line)) for line in lines)
+
+
+async def inspect(
+    url: str, generation: str, tool: str, arguments: Mapping[str, object], *, seconds: float = 90
+) -> tuple[int, str]:
+    """Calls a tool with the command line of the Inspector; exit code and output."""
+    given = [part for name, value in arguments.items() for part in ("--tool-arg", f"{name}={value}")]
+    options = ["--transport", "http", "--protocol-era", ERAS[generation], "--method", "tools/call"]
+    return await _node([str(INSPECTOR), "--cli", url, *options, "--tool-name", tool, *given], seconds)
 
 
 async def _conformance(arguments: Sequence[str], out: Path, seconds: float) -> Verdict:

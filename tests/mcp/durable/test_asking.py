@@ -26,28 +26,33 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_what_a_tool_reports_is_the_message_and_the_progress_of_its_task(bench: ToolServer) -> None:
-    go_on = asyncio.Event()
+    go_on, finish = asyncio.Event(), asyncio.Event()
 
     @bench.tool()
     async def work(task: Task) -> str:
         await task.report_progress(3, 12, "collecting")
         await go_on.wait()
         await task.report_progress(12.5, message="binding")
+        await finish.wait()
         return "bound"
 
-    async def reported(task_id: str) -> bool:
-        return "statusMessage" in await bench.modern.get(task_id)
+    async def reported(task_id: str, message: str = "collecting") -> bool:
+        return (await bench.modern.get(task_id)).get("statusMessage") == message
 
     async with bench.running():
         task_id = await bench.modern.start("work")
         await wait_until(lambda: reported(task_id))
         working, core = await bench.modern.get(task_id), await bench.core.get(task_id)
         go_on.set()
+        await wait_until(lambda: reported(task_id, "binding"))
+        binding = await bench.modern.get(task_id)
+        finish.set()
         done = await bench.end_of(task_id)
     for seen in (working, core):
         assert (seen["status"], seen["statusMessage"]) == ("working", "collecting")
         assert seen["_meta"]["perdure/progress"] == {"done": 3, "total": 12}
-    assert (done["statusMessage"], done["_meta"]["perdure/progress"]["done"]) == ("binding", 12.5)
+    for seen in (binding, done):
+        assert seen["_meta"]["perdure/progress"] == {"done": 12.5}
 
 
 MESSAGES: list[Json] = [{"role": "user", "content": {"type": "text", "text": "A title?"}}]

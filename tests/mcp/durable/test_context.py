@@ -14,7 +14,7 @@ from mcp_types import SamplingMessage, TextContent
 from pydantic import BaseModel
 
 from perdure import Task, Tasks, current_task
-from perdure.mcp.adapters import MCPServerAdapter
+from perdure.mcp.adapters import MCPServerAdapter, connection_of
 from perdure.operating import Operator
 from perdure.runtime import Again
 from perdure.tasks import Owner
@@ -315,6 +315,19 @@ async def test_the_private_names_of_the_sdk_exist(bench: ToolServer) -> None:
     assert set(await adapter.durable_tools()) == {"plain"}
     assert bench.server._tool_manager.get_tool("plain") is not None  # pyright: ignore[reportPrivateUsage]
     assert bench.server._subscriptions is not None  # pyright: ignore[reportPrivateUsage]
+
+
+async def test_the_connection_of_a_request_is_reached(bench: ToolServer) -> None:
+    """What it keeps for extensions is public, the way from a request to it is not."""
+
+    @bench.tool()
+    async def work(ctx: Context[Any, Any]) -> str:
+        connection = connection_of(ctx.request_context)
+        connection.exit_stack.pop_all()
+        return f"{type(connection).__name__} {connection.state}"
+
+    async with bench.running():
+        assert text_of(await bench.ended("work")) == "Connection {}"
 
 
 async def plain() -> None: ...

@@ -244,8 +244,7 @@ def test_a_function_that_takes_the_context_of_fastmcp_is_refused_with_the_reason
 ) -> None:
     said = str(refused(bench, function))
     assert "'ctx'" in said
-    assert "outside of any request" in said
-    assert "Task" in said
+    assert "declare tools with @mcp.tool(task=True)" in said
 
 
 async def takes_two(task: Task, other: Task) -> None: ...
@@ -370,7 +369,7 @@ def test_an_option_that_is_set_twice_is_an_error(options: Json) -> None:
 
 
 LATER = ("rate_limit", "priority", "executor", "input_grace")
-LATER_OF_TASKS = ("application", "encryption_keys", "encrypt", "hand_over_after", "answer_within", "executor")
+LATER_OF_TASKS = ("answer_within", "executor")
 
 
 @pytest.mark.parametrize("option", [*LATER, "every", "run_at"])
@@ -385,7 +384,8 @@ def test_options_that_come_later_are_not_accepted_by_tasks(option: str) -> None:
         Tasks("memory:", **cast("Any", {option: 1}))
 
 
-@pytest.mark.parametrize("keep_alive", [0, -1.0, float("nan"), "15 s"])
-def test_an_interval_that_would_flood_clients_is_refused(keep_alive: Any) -> None:
-    with pytest.raises(InvalidValue, match="keep_alive"):
-        Tasks("memory:", keep_alive=keep_alive)
+@pytest.mark.parametrize("option", ["keep_alive", "hand_over_after"])
+@pytest.mark.parametrize("duration", [0, -1.0, float("nan"), "15 s"])
+def test_an_interval_that_would_flood_clients_is_refused(option: str, duration: Any) -> None:
+    with pytest.raises(InvalidValue, match=option):
+        Tasks("memory:", **cast("Any", {option: duration}))

@@ -15,7 +15,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, TextContent
 
 from perdure import Task, Tasks
-from perdure.mcp.fastmcp import attach
+from perdure.fastmcp import TasksExtension
 from perdure.operating import Operator
 from perdure.tasks import Status
 
@@ -88,15 +88,20 @@ async def test_a_failure_says_why_in_both_generations_and_is_a_failure_to_operat
     assert completed == ()
 
 
-async def test_a_task_that_completed_keeps_what_it_reported_last(bench: ToolServer) -> None:
+async def test_a_task_that_completed_has_no_message_of_its_work_and_keeps_its_progress(
+    bench: ToolServer,
+) -> None:
     @bench.tool()
     async def work(task: Task) -> str:
-        await task.report_progress(message="all 12 pages")
+        await task.report_progress(0, 0.3, message="computing x")
         return "done"
 
     async with bench.running():
-        done = await bench.ended("work")
-    assert (done["status"], done["statusMessage"]) == ("completed", "all 12 pages")
+        modern = await bench.ended("work")
+        core = await bench.core.get(modern["taskId"])
+    for ended in (modern, core):
+        assert (ended["status"], ended.get("statusMessage")) == ("completed", None)
+        assert ended["_meta"]["perdure/progress"] == {"done": 0, "total": 0.3}
 
 
 # The log
@@ -136,20 +141,22 @@ def log() -> Generator[Log]:
         each.setLevel(level)
 
 
-def of_the_sdk(tasks: Tasks) -> Any:
+def of_the_sdk() -> Any:
+    tasks = Tasks("memory:", runtime=FAST_CONFIG)
     server = MCPServer("sdk", **tasks.attach())
     server.tool()(tasks.durable()(raises))
     return server.streamable_http_app()
 
 
-def of_fastmcp(tasks: Tasks) -> Any:
+def of_fastmcp() -> Any:
     server: FastMCP[Any] = FastMCP("fast")
-    attach(tasks, server)
-    server.tool()(tasks.durable()(raises))
+    server.add_extension(TasksExtension("memory:", runtime=FAST_CONFIG))
+    server.tool(raises, task=True)
     return server.http_app(path="/mcp")
 
 
-def of_the_low_level_server(tasks: Tasks) -> Any:
+def of_the_low_level_server() -> Any:
+    tasks = Tasks("memory:", runtime=FAST_CONFIG)
     durable = tasks.durable()(raises)
 
     async def call(_: object, __: object) -> CallToolResult:
@@ -162,9 +169,9 @@ def of_the_low_level_server(tasks: Tasks) -> Any:
 
 @pytest.mark.parametrize("make", [of_the_sdk, of_fastmcp, of_the_low_level_server])
 async def test_an_exception_of_a_tool_is_logged_once_with_its_traceback_and_its_task(
-    make: Callable[[Tasks], Any], log: Log
+    make: Callable[[], Any], log: Log
 ) -> None:
-    async with serving(make(Tasks("memory:", runtime=FAST_CONFIG))) as url, Client2026(url) as modern:
+    async with serving(make()) as url, Client2026(url) as modern:
         task_id = await modern.start("raises")
         await modern.until(task_id, "completed", "failed")
     (record,) = log.failures

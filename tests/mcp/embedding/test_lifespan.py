@@ -20,7 +20,8 @@ from mcp.shared.exceptions import MCPError
 from perdure import Tasks
 from perdure.storage import Storage, open_storage
 from perdure.storage.errors import PerdureError, StorageClosed
-from perdure.tasks import StoreConfig, TaskStore
+from perdure.storage.time_types import system_clock
+from perdure.tasks import StoreConfig
 from perdure.tasks.stored_task import TASKS
 
 from ...conditions import wait_until
@@ -178,7 +179,7 @@ async def test_a_storage_that_was_given_ready_is_used_and_not_closed(url: str) -
             assert tasks.runtime.store.storage is storage
             assert await called(client) == 42
         assert await is_open(storage)
-        assert sum((await storage.counts(TASKS, now=TaskStore(storage).clock())).values()) == 1
+        assert sum((await storage.counts(TASKS, now=system_clock())).values()) == 1
 
 
 @server

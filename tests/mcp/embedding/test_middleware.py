@@ -11,7 +11,14 @@ from mcp.server.context import CallNext, HandlerResult
 from mcp.server.extension import Extension
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
-from mcp_types import CallToolRequestParams, CallToolResult, TextContent
+from mcp_types import (
+    CallToolRequestParams,
+    CallToolResult,
+    InitializeResult,
+    ListToolsResult,
+    TextContent,
+)
+from pydantic import RootModel
 
 from perdure import Tasks
 from perdure.tasks import Status
@@ -306,3 +313,43 @@ async def test_arguments_that_do_not_fit_become_no_task(url: str) -> None:
     for result in results:
         assert result["isError"] is True
         assert "Error executing tool double" in text(result)
+
+
+class AnyResult(RootModel[Json]):
+    """A result of which the SDK has no type."""
+
+
+async def make_models(ctx: Request, call_next: CallNext) -> HandlerResult:
+    """Middleware of the user's own, which returns what the SDK allows beside JSON: models."""
+    types = {"tools/list": ListToolsResult, "initialize": InitializeResult, "tools/call": AnyResult}
+    result = await call_next(ctx)
+    return types[ctx.method].model_validate(result) if ctx.method in types else result
+
+
+async def test_middleware_that_returns_models_loses_no_tasks(url: str) -> None:
+    tasks = Tasks(url, runtime=FAST_CONFIG)
+    server: MCPServer[Any] = MCPServer("host", log_level="ERROR", **tasks.attach(middleware=[make_models]))
+    add_tools(server, tasks)
+    async with clients_of(server) as (modern, core):
+        assert "tasks" in core.initialized["capabilities"]
+        listed = (await core.send("tools/list")).result["tools"]
+        assert {"taskSupport": "optional"} in [tool.get("execution") for tool in listed]
+        started = [await modern.start("double", {"number": 2}), await core.start("double", {"number": 3})]
+        results = [(await modern.until(task_id, "completed"))["result"] for task_id in started]
+    assert [text(result) for result in results] == ["4", "6"]
+
+
+async def test_a_result_that_looks_like_a_created_task_is_a_result(url: str) -> None:
+    """At 2025-11-25 the task of a call is carried by the metadata of its result, which others may use too."""
+    tasks = Tasks(url, runtime=FAST_CONFIG)
+    server: MCPServer[Any] = MCPServer("host", log_level="ERROR", **tasks.attach())
+
+    async def echo(meta: Json) -> CallToolResult:
+        return CallToolResult(content=[TextContent(text="real result")], _meta=meta)
+
+    server.tool(name="plain")(echo)
+    server.tool(name="durable")(tasks.durable(echo))
+    async with clients_of(server) as (_, core):
+        for tool in ("plain", "durable"):
+            answer = (await core.call(tool, {"meta": {"perdure/task": {"taskId": "x"}}})).result
+            assert answer["content"] == [{"type": "text", "text": "real result"}], tool

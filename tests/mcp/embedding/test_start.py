@@ -206,3 +206,15 @@ class Same(Protocol):
 def test_what_is_not_a_function_cannot_be_durable(tasks: Tasks, thing: Any) -> None:
     with pytest.raises(InvalidValue, match=f"must be a function, not a {type(thing).__name__}; write"):
         tasks.durable(thing)
+
+
+async def test_a_handler_of_calls_that_would_replace_ours_is_an_error_at_start(tasks: Tasks) -> None:
+    async def call_tool(_: Request, __: CallToolRequestParams) -> CallToolResult:
+        return CallToolResult(content=[TextContent(text="not durable")])
+
+    server = low_level(tasks)
+    tasks.install(server)
+    server.add_request_handler("tools/call", CallToolRequestParams, call_tool)
+    with pytest.raises(InvalidValue, match=r"'tools/call' was added after tasks.install\(server\)"):
+        async with server.lifespan(server):
+            pass

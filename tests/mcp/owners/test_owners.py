@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from mcp import Client
 from mcp.server import ServerRequestContext
@@ -218,6 +219,33 @@ async def test_a_way_of_ones_own_to_tell_callers_apart_counts_in_every_method(ge
         if isinstance(again, TokenClient2025) and isinstance(bob, TokenClient2025):
             assert "list" in again.initialized["capabilities"]["tasks"]
             assert (await listed(again), await listed(bob)) == ({task_id}, set())
+
+
+async def test_a_stream_that_another_caller_can_read_carries_nothing_of_a_task() -> None:
+    """The SDK binds a session to a token, and not to what `identify` makes of a request."""
+    read: list[Json] = []
+
+    async def spy(bob: TokenClient2025) -> None:
+        async with bob.listen() as notifications:
+            async for each in notifications:
+                read.append(each)  # noqa: PERF401, the stream does not end
+
+    async with (
+        served(None, identify=by_header) as (url, _),
+        TokenClient2025(url, headers={"x-user": "alice"}) as alice,
+        TokenClient2025(url, headers={"x-user": "bob"}) as bob,
+        anyio.create_task_group() as group,
+    ):
+        bob.carry({"mcp-session-id": alice.session_id or ""})
+        group.start_soon(spy, bob)
+        task_id = await alice.start("hold")
+        for _ in range(10):
+            await alice.until(task_id, "input_required")  # a client that only polls is asked there
+        await alice.send("tasks/cancel", {"taskId": task_id})
+        await alice.until(task_id, "cancelled")
+        await anyio.sleep(0.3)
+        group.cancel_scope.cancel()
+    assert (read, bob.asked, bob.pings) == ([], [], 0)
 
 
 @both

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
+from mcp.server import MCPServer
+
+from perdure import Task, Tasks
 
 from ..raw_clients import Client2025, Json
 from .server import RELATED, hosting, simple_tools, yes
@@ -19,9 +23,11 @@ async def no(request: Json) -> Json:
 class Failing(Client2025):
     """A client that answers whatever it is asked with a JSON-RPC error."""
 
+    code = -1
+
     async def _answer(self, request: Json) -> None:
         self.asked.append(request)
-        error = {"code": -1, "message": "nobody is at home"}
+        error = {"code": self.code, "message": "nobody is at home"}
         await self._post({"jsonrpc": "2.0", "id": request["id"], "error": error})
 
 
@@ -69,14 +75,55 @@ async def test_two_questions_at_once_are_each_asked_once_and_answered_for_themse
     assert answer.result["content"][0]["text"] == "first: accept, second: decline"
 
 
-async def test_a_client_that_answers_with_an_error_does_not_leave_the_task_waiting(url: str) -> None:
-    async with Failing(url) as failing:
+@pytest.mark.parametrize("code", [-1, -32000])  # which is also the SDK's own code for a closed connection
+async def test_a_client_that_answers_with_an_error_does_not_leave_the_task_waiting(
+    url: str, code: int
+) -> None:
+    client = Failing(url)
+    client.code = code
+    async with client as failing:
         task_id = await failing.start("confirm_delete", {"filename": "a.txt"})
         failed = await failing.send("tasks/result", {"taskId": task_id})
 
         assert failed.code == -32603
         assert "nobody is at home" in failed.error["message"]  # the tool did not catch it
         assert (await failing.get(task_id))["status"] == "failed"
+
+
+async def test_with_json_responses_questions_and_progress_reach_the_session_on_its_own_stream() -> None:
+    """The answer to `tasks/result` is no stream on which anything could be sent before."""
+
+    def define(server: MCPServer[object], tasks: Tasks) -> None:
+        @server.tool()
+        @tasks.durable()
+        async def asking(task: Task) -> str:
+            await task.report_progress(1, 2, "half")
+            return (await task.elicit("Go on?")).action
+
+    async with (
+        hosting(define, json_response=True) as url,
+        Client2025(url, answering=yes) as core,
+        core.listen() as notifications,
+    ):
+
+        async def received() -> list[str]:
+            return [each["method"] async for each in _until_completed(notifications)]
+
+        reading = asyncio.create_task(received())
+        params = {"name": "asking", "arguments": {}, "task": {}, "_meta": {"progressToken": "p"}}
+        task_id = (await core.send("tools/call", params)).result["task"]["taskId"]
+        answer = await core.send("tasks/result", {"taskId": task_id})
+
+        assert answer.result["content"][0]["text"] == "accept"
+        assert len(core.asked) == 1
+        assert "notifications/progress" in await reading
+
+
+async def _until_completed(notifications: AsyncIterator[Json]) -> AsyncIterator[Json]:
+    async for each in notifications:
+        yield each
+        if each["params"].get("status") == "completed":
+            return
 
 
 async def test_a_question_that_two_sessions_were_asked_is_answered_by_the_first_of_them(url: str) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from typing import Any
 
 import pytest
 
 from perdure.runtime import Runtime
+from perdure.storage.errors import StorageBusy
 from perdure.tasks import Owner, Snapshot, Status
 
 from ...conditions import wait_until
@@ -75,3 +77,37 @@ async def test_an_answer_that_comes_after_the_end_does_not_spoil_the_result(
         hears.set()
 
         assert texts_of(await call) == ["accept: True"]
+
+
+@pytest.mark.parametrize("method", ["get", "answer", "fail_question"])
+@pytest.mark.parametrize("waits", ["call", "tasks/result"])
+async def test_a_storage_that_is_busy_for_a_moment_costs_neither_the_task_nor_the_answer(
+    method: str, waits: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call of the storage fails once, when the client is asked and when its answer is stored."""
+    called, failed = getattr(Runtime, method), set[str]()
+
+    async def busy_once(runtime: Runtime, *args: Any) -> Snapshot:
+        name = current.get_name() if (current := asyncio.current_task()) else ""
+        if name not in failed:
+            failed.add(name)
+            raise StorageBusy("one moment")
+        return await called(runtime, *args)
+
+    async def answering(request: Json) -> Json:
+        return YES if method != "fail_question" else {"action": "accept", "content": {"confirm": "perhaps"}}
+
+    async with hosting() as site, Client2025(site.url, answering=answering) as client:
+        task_id = await client.start("confirming") if waits == "tasks/result" else ""
+        monkeypatch.setattr(Runtime, method, busy_once)
+        if task_id:
+            answer = await client.send("tasks/result", {"taskId": task_id})
+        else:
+            answer = await client.call("confirming")
+        monkeypatch.undo()
+
+    assert failed
+    if method == "fail_question":
+        assert "the answer to 'go' is malformed" in answer.error["message"]
+    else:
+        assert texts_of(answer) == ["accept: True"]

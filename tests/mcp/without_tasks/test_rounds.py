@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from perdure.tasks import Owner, Status
+from perdure.mcp import admission
+from perdure.mcp.admission import INPUT_ROUND_TIMEOUT
+from perdure.runtime import Runtime
+from perdure.storage.errors import StorageBusy
+from perdure.storage.time_types import system_clock
+from perdure.tasks import Owner, Snapshot, Status
+from perdure.tasks.stored_task import TASKS
 
 from ..raw_clients import Answer, Client2026, Json
 from .tool_server import ANYBODY, CONFIRM, YES, hosting, texts_of
@@ -155,3 +162,75 @@ async def test_a_round_that_comes_after_the_end_is_told_the_result() -> None:
         told = await ask_modern(client, "confirming", requestState=state, inputResponses={"go": YES})
 
     assert texts_of(told) == ["decline: None"]
+
+
+WRONG: Json = {"go": {"action": "accept", "content": {"confirm": "perhaps"}}}
+
+
+@pytest.mark.parametrize("trouble", ["malformed", "busy", "disconnected"])
+async def test_a_task_does_not_outlive_a_client_whose_round_has_failed(
+    trouble: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answer(*_: Any, **__: Any) -> Snapshot:
+        await asyncio.sleep(1 if trouble == "disconnected" else 0)
+        raise StorageBusy("later")
+
+    monkeypatch.setattr(admission, "INPUT_ROUND_TIMEOUT", 1.5)
+    async with hosting() as site, Client2026(site.url) as client:
+        state = (await ask_modern(client, "confirming")).result["requestState"]
+        if trouble != "malformed":
+            monkeypatch.setattr(Runtime, "answer", answer)
+        resumed = asyncio.create_task(
+            ask_modern(client, "confirming", requestState=state, inputResponses=WRONG)
+        )
+        if trouble == "disconnected":
+            await asyncio.sleep(0.3)
+            resumed.cancel()
+        else:
+            assert "error" in (await resumed).message
+        task = (await site.ended(site.begun[0])).task
+
+    assert task.status is not Status.COMPLETED
+    assert resumed.done()
+
+
+async def test_a_client_that_disconnects_while_its_answer_is_stored_ends_its_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answer, is_stored, returns = Runtime.answer, asyncio.Event(), asyncio.Event()
+
+    async def answer_slowly(runtime: Runtime, *args: Any, **options: Any) -> Snapshot:
+        stored = await answer(runtime, *args, **options)
+        is_stored.set()
+        await returns.wait()
+        return stored
+
+    async with hosting() as site, Client2026(site.url) as client:
+        state = (await ask_modern(client, "confirming_then_endless")).result["requestState"]
+        monkeypatch.setattr(Runtime, "answer", answer_slowly)
+        answered = {"requestState": state, "inputResponses": {"go": YES}}
+        resumed = asyncio.create_task(ask_modern(client, "confirming_then_endless", **answered))
+        await is_stored.wait()
+        resumed.cancel()
+        await asyncio.sleep(0.2)  # until the server has noticed it
+        returns.set()
+        task = (await site.ended(site.begun[0])).task
+
+    assert task.status is Status.CANCELLED
+
+
+async def test_between_two_rounds_the_task_depends_on_no_process_and_ends_if_no_answer_comes() -> None:
+    async with hosting() as site, Client2026(site.url) as client:
+        state = (await ask_modern(client, "confirming_twice")).result["requestState"]
+        (stored,) = await site.tasks.runtime.store.storage.page(TASKS, limit=2, now=system_clock())
+        task = Snapshot.from_record(stored).task
+        assert task.attended_by is None
+        for each in task.inputs.values():
+            assert each.deadline_at is not None
+            assert 0 < each.deadline_at - task.last_updated_at <= INPUT_ROUND_TIMEOUT * 1_000_000
+
+        answers = {"one": YES, "two": YES}
+        done = await ask_modern(client, "confirming_twice", requestState=state, inputResponses=answers)
+        assert texts_of(done) == ["one accept, two accept"]
+        ended = (await site.look(task.task_id)).task
+        assert ended.attended_by == site.tasks.runtime.name  # it was attended again

@@ -37,6 +37,8 @@ class ToolServer:
     tasks: Tasks
     begun: list[str] = field(default_factory=list[str])
     """The ids of tasks whose work began."""
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    """What `gated` waits for."""
 
     async def begins(self) -> str:
         """The id of the one task, once its work has begun."""
@@ -61,8 +63,11 @@ class Names:
 
 
 @asynccontextmanager
-async def hosting(*, authenticated: bool = False) -> AsyncGenerator[ToolServer]:
-    tasks = Tasks("memory:", runtime=RuntimeConfig(drain_timeout=0.0, cancel_grace=0.5))
+async def hosting(
+    *, authenticated: bool = False, hand_over_after: float | None = None
+) -> AsyncGenerator[ToolServer]:
+    runtime = RuntimeConfig(drain_timeout=0.0, cancel_grace=0.5, report_interval=0.05)
+    tasks = Tasks("memory:", runtime=runtime, hand_over_after=hand_over_after)
     auth = AuthSettings(issuer_url=AnyHttpUrl("https://issuer.test"), resource_server_url=None)
     server: MCPServer[object] = MCPServer(
         "tests",
@@ -72,6 +77,7 @@ async def hosting(*, authenticated: bool = False) -> AsyncGenerator[ToolServer]:
     )
     site = ToolServer("", tasks)
     add_working_tools(server, site)
+    add_late_tools(server, site)
     add_asking_tools(server, site)
     async with serving(server.streamable_http_app()) as site.url:
         yield site
@@ -112,6 +118,23 @@ def add_working_tools(server: MCPServer[object], site: ToolServer) -> None:
         return "as a task"
 
 
+def add_late_tools(server: MCPServer[object], site: ToolServer) -> None:
+    @server.tool()
+    @site.tasks.durable()
+    async def gated(task: Task) -> dict[str, int]:
+        await task.report_progress(3, 12, "reading page 3")
+        site.begun.append(task.id)
+        await site.gate.wait()
+        return {"sum": 3}
+
+    @server.tool()
+    @site.tasks.durable()
+    async def breaking_late(task: Task) -> str:
+        site.begun.append(task.id)
+        await site.gate.wait()
+        raise MCPError(-32099, "broken")
+
+
 def add_asking_tools(server: MCPServer[object], site: ToolServer) -> None:
     @server.tool()
     @site.tasks.durable()
@@ -119,6 +142,28 @@ def add_asking_tools(server: MCPServer[object], site: ToolServer) -> None:
         site.begun.append(task.id)
         answer = await task.elicit(f"Do {what}?", CONFIRM, key="go")
         return f"{answer.action}: {(answer.data or {}).get('confirm')}"
+
+    @server.tool()
+    @site.tasks.durable()
+    async def confirming_then_endless(task: Task) -> str:
+        site.begun.append(task.id)
+        await task.elicit("Do it?", CONFIRM, key="go")
+        await anyio.sleep_forever()
+        return "never"
+
+    @server.tool()
+    @site.tasks.durable()
+    async def visiting(task: Task) -> str:
+        site.begun.append(task.id)
+        answer = await task.elicit_url("Sign in", "https://example.com/sign-in")
+        return answer.action
+
+    @server.tool()
+    @site.tasks.durable(operators_answer=True)
+    async def approving(task: Task) -> str:
+        site.begun.append(task.id)
+        answer = await task.elicit("Approve it?", CONFIRM, key="go")
+        return answer.action
 
     @server.tool()
     @site.tasks.durable()
@@ -147,25 +192,35 @@ class Cancelling(Client2025):
 class Caller:
     """Calls tools at any version, without ever speaking of tasks."""
 
-    def __init__(self, client: Client2026 | Client2025) -> None:
+    def __init__(self, client: Client2026 | Client2025, capabilities: Json | None = None) -> None:
         self._client = client
+        self._capabilities = capabilities
 
     async def call(self, tool: str, arguments: Mapping[str, Any] = {}, **more: Any) -> Answer:
-        params = {"name": tool, "arguments": arguments, **more}
+        return await self.send("tools/call", {"name": tool, "arguments": arguments, **more})
+
+    async def send(self, method: str, params: Json) -> Answer:
         if isinstance(self._client, Client2026):
-            return await self._client.send("tools/call", params, declared=False)
-        return await self._client.send("tools/call", params)
+            return await self._client.send(method, params, declared=False, capabilities=self._capabilities)
+        return await self._client.send(method, params)
 
 
 @asynccontextmanager
 async def calling(
-    url: str, version: str, *, answering: Answering | None = None, capabilities: Json | None = None
+    url: str,
+    version: str,
+    *,
+    answering: Answering | None = None,
+    capabilities: Json | None = None,
+    token: str | None = None,
 ) -> AsyncGenerator[Caller]:
     if version == MODERN:
-        async with Client2026(url) as client:
-            yield Caller(client)
+        async with Client2026(url, token=token) as client:
+            yield Caller(client, capabilities)
     else:
-        async with Client2025(url, version=version, answering=answering, capabilities=capabilities) as client:
+        async with Client2025(
+            url, version=version, answering=answering, capabilities=capabilities, token=token
+        ) as client:
             yield Caller(client)
 
 

@@ -6,24 +6,28 @@ It can be saved as text and resumed by another client, also after a restart.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import anyio
 import msgspec
-from mcp.shared.dispatcher import ProgressFnT
-from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult
 
-from ...storage.time_types import Duration
+from ...storage.time_types import Duration, to_seconds
 from ...tasks import Status
-from .connection import BUSY_RETRY_DELAY, Backoff, ChangeSignal, Connector, Subscriptions
-from .errors import ClientTaskError, ConnectionLost, InvalidTaskResponse, WaitTimeout
-from .protocols import CallbackRefused, Protocol2026, TaskProtocol, TaskState, is_retryable
+from ..wire import PROTOCOL_2025
+from .connection import Connection
+from .errors import ClientTaskError, InvalidTaskResponse, WaitTimeout
+from .protocols import MAX_POLL_DELAY, TaskProtocol, TaskState, answer_by_callbacks
 
 T = TypeVar("T")
 log = logging.getLogger("perdure.mcp")
+
+STREAM_PAUSE = 1.0
+"""Seconds before a stream that the server has ended is opened again."""
 
 
 class SavedTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -49,20 +53,44 @@ class SavedTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise InvalidTaskResponse(f"the text is not a saved task: {error}") from error
 
 
+class Wakeup:
+    """Ends the delay between two polls early when the task changes."""
+
+    def __init__(self, task_id: str) -> None:
+        self.task_id = task_id
+        self._changed = anyio.Event()
+        self._is_notified = False
+        """Whether the server notifies. It sends the first notification at once, so silence means no."""
+        self.error: Exception | None = None
+        """Why there is no stream on which the server could notify or ask."""
+
+    def set(self, *, is_notified: bool) -> None:
+        self._is_notified = is_notified
+        self._changed.set()
+
+    async def wait(self, seconds: float) -> None:
+        """Wait for a change; if the server does not notify, for this time only."""
+        with anyio.move_on_after(MAX_POLL_DELAY if self._is_notified else seconds):
+            await self._changed.wait()
+        self._changed = anyio.Event()
+
+
 class ClientTask:
     """One task of a server, as its client sees it.
 
     If the server answered the call at once, without a task, it has already ended, and its id is empty.
     """
 
-    def __init__(self, connector: Connector, subscriptions: Subscriptions | None, saved: SavedTask) -> None:
-        self._connector = connector
-        self._subscriptions = subscriptions
+    def __init__(
+        self, connect: Callable[[], Connection], wakeups: WeakSet[Wakeup] | None, saved: SavedTask
+    ) -> None:
+        """Send requests through what `connect` returns. With `wakeups`, the server notifies of changes."""
+        self._connect = connect
+        self._wakeups = wakeups
         self._saved = saved
         self._answers: dict[str, Any] = {}
         """Answers of callbacks that the server has not acknowledged."""
         self._answered: set[str] = set()
-        self._trouble: ConnectionLost | None = None
 
     @property
     def id(self) -> str:
@@ -110,126 +138,100 @@ class ClientTask:
             if on_state is not None:
                 on_state(state)
 
-        if self._saved.result is not None:
-            return _ended_state(self._saved.result).outcome
-        seconds = to_seconds(timeout)
+        connection, seconds = self._connect(), None if timeout is None else to_seconds(timeout)
         with anyio.move_on_after(seconds):
-            return await self._connector.run_repeatedly(
-                lambda protocol: self.follow(protocol, observe), self.note_lost
-            )
-        raise WaitTimeout(seconds or 0, self.id) from self._trouble
-
-    def note_lost(self, error: ConnectionLost) -> bool:
-        """Keep why the connection was lost, for WaitTimeout. The task can always be followed again."""
-        error.task_id = self.id
-        self._trouble = error
-        return True
+            async with connection:
+                return await self.follow(connection, observe)
+        raise WaitTimeout(seconds or 0, self.id) from connection.trouble
 
     async def follow(
-        self, protocol: TaskProtocol, observe: Callable[[TaskState], Awaitable[None]]
+        self, connection: Connection, observe: Callable[[TaskState], Awaitable[None]]
     ) -> CallToolResult:
-        """Wait without a timeout, on one connection."""
-
-        async def until_ended(signal: ChangeSignal) -> CallToolResult:
-            return await self._until_ended(protocol, signal, observe)
-
-        try:
-            if self._subscriptions is None or not isinstance(protocol, Protocol2026):
-                result = await until_ended(ChangeSignal())
-            else:
-                result = await self._subscriptions.run(protocol.session, self.id, until_ended)
+        """Wait without a timeout, on a connection that is opened again whenever it is lost."""
+        if self._saved.result is not None:
+            return _ended_state(self._saved.result).outcome
+        with self._named_in_errors():
+            ended = await self._until_ended(connection, observe)
+            result = (await connection.repeat(lambda protocol: protocol.read_result(ended))).outcome
             if not result.is_error:
-                await protocol.validate_result(self.tool, result)
-        except Exception as error:
-            self._name_task_in(error)
-            raise
-        return result
+                await connection.repeat(
+                    lambda protocol: protocol.session.validate_tool_result(self.tool, result)
+                )
+            return result
 
     async def _until_ended(
-        self, protocol: TaskProtocol, signal: ChangeSignal, observe: Callable[[TaskState], Awaitable[None]]
-    ) -> CallToolResult:
-        busy = Backoff(BUSY_RETRY_DELAY)
-        while True:
-            try:
-                state = await protocol.get(self.id)
-                self._connector.backoff.reset()
-                await observe(state)
-                has_answered = await self._answer_by_callbacks(protocol, state)
-            except MCPError as error:
-                if isinstance(error, CallbackRefused) or not is_retryable(error):
-                    raise
-                await anyio.sleep(busy.next_delay())
-                continue
-            is_asking = state.status is Status.INPUT_REQUIRED and protocol.asks_on_result_stream
-            if state.status.is_terminal or is_asking:
-                result = await protocol.result(state)
-                if result is not None:
-                    return result
-                await anyio.sleep(busy.next_delay())
-            else:
-                busy.reset()
-                if not has_answered:
-                    await signal.wait(state.poll_delay)
+        self, connection: Connection, observe: Callable[[TaskState], Awaitable[None]]
+    ) -> TaskState:
+        """Poll the task until it has ended.
 
-    async def _answer_by_callbacks(self, protocol: TaskProtocol, state: TaskState) -> bool:
+        Beside it, a stream is read: at 2026-07-28 on request, for notifications; at 2025-11-25 as soon as the
+        task asks, because the questions are sent on it.
+        """
+        asks_on_stream = connection.own.protocol_version == PROTOCOL_2025
+        wakeup, has_stream = Wakeup(self.id), False
+        while True:
+            state = await connection.repeat(lambda protocol: protocol.get(self.id))
+            await observe(state)
+            if state.status.is_terminal:
+                return state
+            is_asking = state.status is Status.INPUT_REQUIRED
+            if is_asking and asks_on_stream and wakeup.error is not None:
+                raise wakeup.error
+            if not has_stream and (is_asking if asks_on_stream else self._wakeups is not None):
+                connection.start(lambda: self._read_streams(connection, wakeup))
+                has_stream = True
+            if asks_on_stream or not await self._answer_by_callbacks(connection, state):
+                await wakeup.wait(state.poll_delay)
+
+    async def _read_streams(self, connection: Connection, wakeup: Wakeup) -> None:
+        if self._wakeups is not None:
+            self._wakeups.add(wakeup)
+
+        async def read(protocol: TaskProtocol) -> None:
+            try:
+                await protocol.read_stream(self.id)
+            finally:
+                wakeup.set(is_notified=False)  # until the next notification, the task is polled
+
+        try:
+            while True:
+                await connection.repeat(read)
+                await anyio.sleep(STREAM_PAUSE)
+        except Exception as error:  # the task can be polled, unless it asks on the stream
+            log.debug("there is no stream about task %s: %s", self.id, error)
+            wakeup.error = error
+
+    async def _answer_by_callbacks(self, connection: Connection, state: TaskState) -> bool:
         """Answer new questions, each once: an answer that the server may not have is sent again as it is."""
         keys = state.unanswered(self._answered)
-        if not keys or protocol.asks_on_result_stream:
+        if not keys:
             return False
         asked = {key: state.questions[key] for key in keys if key not in self._answers}
-        self._answers |= await protocol.answer_by_callbacks(asked)
-        await protocol.answer(self.id, {key: self._answers[key] for key in keys})
+        self._answers |= await answer_by_callbacks(connection.own, asked)
+        answers = {key: self._answers[key] for key in keys}
+        await connection.repeat(lambda protocol: protocol.answer(self.id, answers))
         self._answered.update(keys)
         for key in keys:
             del self._answers[key]
         return True
 
-    async def _send(self, work: Callable[[TaskProtocol], Awaitable[T]]) -> T:
-        """Send one request. A connection that was lost earlier is opened again, once."""
-        attempts = 0
+    async def _send(self, request: Callable[[TaskProtocol], Awaitable[T]]) -> T:
+        with self._named_in_errors():
+            async with self._connect() as connection:
+                return await connection.send(request)
 
-        def may_repeat(error: ConnectionLost) -> bool:
-            nonlocal attempts
-            attempts += 1
-            return self.note_lost(error) and attempts == 1
-
+    @contextmanager
+    def _named_in_errors(self) -> Generator[None]:
         try:
-            return await self._connector.run_repeatedly(work, may_repeat)
+            yield
         except ClientTaskError as error:
             error.task_id = error.task_id or self.id
             raise
-
-    def _name_task_in(self, error: Exception) -> None:
-        if isinstance(error, ClientTaskError):
-            error.task_id = error.task_id or self.id
-        else:
+        except Exception as error:
             error.add_note(f"task id: {self.id}")
-
-
-class ProgressReporter:
-    """Calls a progress callback when the progress of a task has changed."""
-
-    def __init__(self, callback: ProgressFnT | None) -> None:
-        self._callback = callback
-        self._last: tuple[Any, ...] | None = None
-
-    async def __call__(self, state: TaskState) -> None:
-        if self._callback is None or state.progress is None or "done" not in state.progress:
-            return
-        progress = (state.progress["done"], state.progress.get("total"), state.status_message)
-        if progress == self._last:
-            return
-        self._last = progress
-        try:
-            await self._callback(*progress)
-        except Exception:  # as the SDK does: the callback is not part of the call
-            log.exception("the progress callback raised an error")
+            raise
 
 
 def _ended_state(result: dict[str, Any]) -> TaskState:
     now = datetime.now(UTC).isoformat()
     return TaskState(task_id="", status=Status.COMPLETED, created_at=now, last_updated_at=now, result=result)
-
-
-def to_seconds(duration: Duration | None) -> float | None:
-    return duration.total_seconds() if isinstance(duration, timedelta) else duration

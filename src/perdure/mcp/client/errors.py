@@ -47,17 +47,15 @@ class WaitTimeout(ClientTaskError, TimeoutError):
 class ConnectionLost(ClientTaskError):
     """Raised when the server cannot be reached.
 
-    `was_sent` is False if the call did not reach the server, so that it can be repeated safely. `is_closed`
-    is False if only this request failed, and the connection can be used for others.
+    `was_sent` is False if no tool was called, so that the call can be repeated safely.
     """
 
     retryable = True
 
-    def __init__(self, reason: str, *, was_sent: bool = True, is_closed: bool = True) -> None:
+    def __init__(self, reason: str, *, was_sent: bool = True) -> None:
         super().__init__(f"the connection to the server is lost: {reason}")
         self.reason = reason
         self.was_sent = was_sent
-        self.is_closed = is_closed
 
 
 class InvalidTaskResponse(ClientTaskError):

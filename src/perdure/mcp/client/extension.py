@@ -14,21 +14,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 import anyio
 from mcp.client import Client, ClientSession
 from mcp.client.extension import ClaimContext, ClientExtension, NotificationBinding, ResultClaim
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
-from mcp_types import REQUEST_TIMEOUT, CallToolResult
+from mcp_types import REQUEST_TIMEOUT, CallToolRequestParams, CallToolResult, TaskMetadata
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
 
-from ...storage.time_types import Duration
-from ..wire import EXTENSION, PROTOCOL_2026
-from .client_task import ClientTask, ProgressReporter, SavedTask, to_seconds
-from .connection import Address, Connector, Subscriptions, TaskNotification, connector_of, transport_to
+from ...storage.time_types import Duration, to_milliseconds, to_seconds
+from ..wire import EXTENSION, IDEMPOTENCY_KEY, PROTOCOL_2026
+from .client_task import ClientTask, SavedTask, Wakeup
+from .connection import Address, Connection, connections_of, transport_to
 from .errors import ClientTaskError, ConnectionLost, ExtensionNotInstalled, WaitTimeout
-from .protocols import CallbackRefused, CreateTaskResult, TaskProtocol, ToolCall
+from .protocols import CallbackRefused, CreateTaskResult, TaskState
 
 CANCEL_TIMEOUT = 5.0
 """Seconds in which a caller that stops waiting cancels its task."""
@@ -36,21 +40,28 @@ CANCEL_TIMEOUT = 5.0
 log = logging.getLogger("perdure.mcp")
 
 
+class TaskNotification(BaseModel):
+    """The part of a notification that identifies the task. The task itself is read from the server."""
+
+    model_config = ConfigDict(alias_generator=to_camel)
+
+    task_id: str
+
+
 class ClientTasks(ClientExtension):
     """Lets a client of the SDK call durable tools, and wait for them or not."""
 
     identifier = EXTENSION
 
-    def __init__(self, *, push: bool = False, reconnect: bool | Callable[[], Address] = True) -> None:
+    def __init__(self, *, push: bool = False, reconnect: Callable[[], Address] | None = None) -> None:
         """Create the extension; pass it to `Client(..., extensions=[tasks])`.
 
         With `push`, servers of 2026-07-28 notify when a task changes, instead of being polled.
 
-        `reconnect` is needed for clients that were created with a transport: a function that returns a new
-        transport, or the URL of a server with the same storage. With False, only the client's own connection
-        is used, for servers that bind tasks to the session.
+        `reconnect` is for clients that were created with a transport, which is used up after one connection:
+        a function that returns a new transport, or the URL of a server with the same storage.
         """
-        self._subscriptions = Subscriptions() if push else None
+        self._wakeups: WeakSet[Wakeup] | None = WeakSet() if push else None
         self._reconnect = reconnect
 
     async def call(
@@ -66,26 +77,36 @@ class ClientTasks(ClientExtension):
         """Call a tool and wait for its result, also if the server restarts in the meantime.
 
         After the timeout, raises WaitTimeout and leaves the task running: its id is on the error. If the
-        caller is cancelled, or a callback refuses to answer, the task is cancelled. Raises ConnectionLost if
-        the connection fails while the tool is called, so that it is unknown whether there is a task; with an
-        `idempotency_key`, the call is repeated instead.
+        caller is cancelled, or a callback refuses to answer or fails, the task is cancelled. Raises
+        ConnectionLost if the connection fails while the tool is called, so that it is unknown whether there
+        is a task; with an `idempotency_key`, the call is repeated instead.
         """
-        tool_call = ToolCall(
-            tool=tool,
-            arguments=arguments,
-            idempotency_key=idempotency_key,
-            progress_callback=progress_callback,
-        )
-        call = _Call(self._connector(client), self._subscriptions, tool_call)
-        seconds = to_seconds(timeout)
+
+        def may_repeat(error: Exception) -> bool:
+            is_repeatable = idempotency_key is not None
+            return (
+                isinstance(error, ConnectionLost)
+                and error.retryable
+                and (is_repeatable or not error.was_sent)
+            )
+
+        call = _call_of(tool, arguments, idempotency_key)
+        connect = self._connections_of(client)
+        connection, task = connect(), None
+        seconds = None if timeout is None else to_seconds(timeout)
         try:
             with anyio.move_on_after(seconds):
-                return await call.run()
+                async with connection:
+                    started = await connection.repeat(
+                        lambda protocol: protocol.start(call, progress_callback), may_repeat
+                    )
+                    task = ClientTask(connect, self._wakeups, SavedTask.of(tool, started))
+                    return await task.follow(connection, ProgressReporter(progress_callback))
         except (CallbackRefused, anyio.get_cancelled_exc_class()):
-            if call.task is not None:
-                await _cancel_quietly(call.task)
+            if task is not None:
+                await _cancel_quietly(task)
             raise
-        raise WaitTimeout(seconds or 0, call.task.id if call.task else None) from call.trouble
+        raise WaitTimeout(seconds or 0, None if task is None else task.id) from connection.trouble
 
     async def start(
         self,
@@ -101,42 +122,28 @@ class ClientTasks(ClientExtension):
         Servers of 2025-11-25 take a `ttl`, others decide themselves. A repeated call with the same
         `idempotency_key` returns the same task, if it is a server of perdure that authenticates its callers.
         """
-        connector, seconds = self._connector(client), to_seconds(ttl)
-        call = ToolCall(
-            tool=tool,
-            arguments=arguments,
-            ttl_ms=None if seconds is None else round(seconds * 1000),
-            idempotency_key=idempotency_key,
-        )
-        started = await connector.run(lambda protocol: protocol.start(call))
-        return ClientTask(connector, self._subscriptions, SavedTask.of(tool, started))
+        call = _call_of(tool, arguments, idempotency_key, ttl)
+        connect = self._connections_of(client)
+        async with connect() as connection:
+            started = await connection.send(lambda protocol: protocol.start(call, None))
+        return ClientTask(connect, self._wakeups, SavedTask.of(tool, started))
 
     def resume(self, client: Client, saved: str) -> ClientTask:
         """Return the task that was saved as this text."""
-        kept = SavedTask.read(saved)
-        return ClientTask(self._connector(client), self._subscriptions, kept)
+        return ClientTask(self._connections_of(client), self._wakeups, SavedTask.read(saved))
 
-    def _connector(self, client: Client) -> Connector:
+    def _connections_of(self, client: Client) -> Callable[[], Connection]:
         if self not in (client.extensions or ()):
             raise ExtensionNotInstalled
-        return connector_of(client, self._reconnect)
+        return connections_of(client, self._reconnect)
 
-    def _connector_of_session(self, session: ClientSession) -> Connector:
+    def _connections_of_session(self, session: ClientSession) -> Callable[[], Connection]:
         """Return how to reach the server of a client of which the SDK passes only the session."""
-        reconnect = self._reconnect
-        if not callable(reconnect):
-            return Connector(session, None, uses_session=True)
-
-        def reopen() -> Client:
-            return Client(
-                transport_to(reconnect()),
-                mode=PROTOCOL_2026,
-                prior_discover=session.discover_result,
-                extensions=[self],
-                cache=None,
-            )
-
-        return Connector(session, reopen, uses_session=False)
+        reconnect, known = self._reconnect, session.discover_result
+        if reconnect is None:
+            return partial(Connection, session)
+        options: dict[str, Any] = {"mode": PROTOCOL_2026, "prior_discover": known, "extensions": [self]}
+        return partial(Connection, session, lambda: Client(transport_to(reconnect()), cache=None, **options))
 
     # What the SDK asks an extension for
 
@@ -151,59 +158,60 @@ class ClientTasks(ClientExtension):
         ]
 
     def notifications(self) -> Sequence[NotificationBinding[Any]]:
-        if self._subscriptions is None:
+        if self._wakeups is None:
             return ()
         return [
             NotificationBinding(
-                method="notifications/tasks",
-                params_type=TaskNotification,
-                handler=self._subscriptions.on_notification,
+                method="notifications/tasks", params_type=TaskNotification, handler=self._notify
             )
         ]
+
+    async def _notify(self, notification: TaskNotification) -> None:
+        for wakeup in self._wakeups or ():
+            if wakeup.task_id == notification.task_id:
+                wakeup.set(is_notified=True)
 
     async def _resolve(self, created: CreateTaskResult, context: ClaimContext) -> CallToolResult:
         """Wait for the task of `client.call_tool`. Its caller has no id, so it is cancelled with the wait."""
         saved = SavedTask(task_id=created.task_id, tool=context.tool_name)
-        task = ClientTask(self._connector_of_session(context.session), self._subscriptions, saved)
-        seconds = context.read_timeout_seconds
+        task = ClientTask(self._connections_of_session(context.session), self._wakeups, saved)
         try:
-            with anyio.move_on_after(seconds):
-                return await task.wait()
+            return await task.wait(context.read_timeout_seconds)
+        except WaitTimeout as error:
+            await _cancel_quietly(task)
+            raise MCPError(REQUEST_TIMEOUT, str(error)) from error
         except (CallbackRefused, anyio.get_cancelled_exc_class()):
             await _cancel_quietly(task)
             raise
-        await _cancel_quietly(task)
-        raise MCPError(REQUEST_TIMEOUT, f"task {task.id} did not end within {seconds} seconds")
 
 
-class _Call:
-    """One `ClientTasks.call`: it starts the task and follows it, on one connection after the other."""
+class ProgressReporter:
+    """Calls a progress callback when the progress of a task has changed."""
 
-    def __init__(self, connector: Connector, subscriptions: Subscriptions | None, call: ToolCall) -> None:
-        self._connector = connector
-        self._subscriptions = subscriptions
-        self._call = call
-        self._observe = ProgressReporter(call.progress_callback)
-        self.task: ClientTask | None = None
-        self.trouble: ConnectionLost | None = None
+    def __init__(self, callback: ProgressFnT | None) -> None:
+        self._callback = callback
+        self._last: tuple[Any, ...] | None = None
 
-    async def run(self) -> CallToolResult:
-        return await self._connector.run_repeatedly(self._run_on, self._may_repeat)
+    async def __call__(self, state: TaskState) -> None:
+        if self._callback is None or state.progress is None or "done" not in state.progress:
+            return
+        progress = (state.progress["done"], state.progress.get("total"), state.status_message)
+        if progress == self._last:
+            return
+        self._last = progress
+        try:
+            await self._callback(*progress)
+        except Exception:  # as the SDK does: the callback is not part of the call
+            log.exception("the progress callback raised an error")
 
-    async def _run_on(self, protocol: TaskProtocol) -> CallToolResult:
-        if self.task is None:
-            started = await protocol.start(self._call)
-            if isinstance(started, CallToolResult):
-                return started
-            saved = SavedTask(task_id=started, tool=self._call.tool)
-            self.task = ClientTask(self._connector, self._subscriptions, saved)
-        return await self.task.follow(protocol, self._observe)
 
-    def _may_repeat(self, error: ConnectionLost) -> bool:
-        self.trouble = error
-        if self.task is not None:
-            return self.task.note_lost(error)
-        return not error.was_sent or self._call.idempotency_key is not None
+def _call_of(
+    tool: str, arguments: Mapping[str, Any], idempotency_key: str | None, ttl: Duration | None = None
+) -> CallToolRequestParams:
+    """Return a call that asks for a task, as 2025-11-25 has it. Other versions have no `task`."""
+    meta: Any = None if idempotency_key is None else {IDEMPOTENCY_KEY: idempotency_key}
+    task = TaskMetadata(ttl=None if ttl is None else to_milliseconds(ttl))
+    return CallToolRequestParams(name=tool, arguments=dict(arguments), task=task, _meta=meta)
 
 
 async def _cancel_quietly(task: ClientTask) -> None:

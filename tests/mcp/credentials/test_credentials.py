@@ -1,0 +1,275 @@
+"""Tools read the access token and the headers of their caller, though they run outside of its request."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+import pytest
+from fastmcp.server.auth import TokenVerifier
+from mcp.client import Client
+from mcp.server.auth.middleware.auth_context import get_access_token
+from mcp.server.auth.provider import AccessToken
+from mcp.server.mcpserver import Context, Resolve
+
+from perdure import Tasks
+from perdure.mcp.client import ClientTasks
+from perdure.runtime.errors import CredentialsNotStored
+from perdure.tasks import NewTask, Owner, Snapshot
+from perdure.tasks.encryption import new_key
+from perdure.tasks.errors import InvalidValue
+from perdure.tasks.stored_task import TASKS
+
+from ...markers import row
+from ..durable.tool_server import text_of
+from ..raw_clients import Json, serving
+from ..tokens import TokenClient2025, TokenClient2026
+from ..tool_helpers import FAST_CONFIG
+from .servers import FRAMEWORKS, ISSUER, CredentialServer, Framework, claims_of
+
+pytestmark = pytest.mark.anyio
+
+KEY = new_key()
+ADA = "ada"
+HIDDEN = "a-secret-token"
+GENERATIONS = [TokenClient2026, TokenClient2025]
+both_frameworks = pytest.mark.parametrize("framework", FRAMEWORKS)
+both_generations = pytest.mark.parametrize("generation", GENERATIONS)
+
+
+def make(
+    framework: Framework, *, keys: Sequence[str] = (KEY,), authenticated: bool = True, **options: Any
+) -> CredentialServer:
+    given: Any = {"runtime": FAST_CONFIG, "encryption_keys": keys, **options}
+    return CredentialServer(framework, "memory:", authenticated=authenticated, **given)
+
+
+@asynccontextmanager
+async def called(
+    bench: CredentialServer,
+    generation: type[TokenClient2026 | TokenClient2025] = TokenClient2026,
+    token: str | None = ADA,
+    **headers: str,
+) -> AsyncGenerator[TokenClient2026 | TokenClient2025]:
+    sent = {name.replace("_", "-"): value for name, value in headers.items()}
+    async with serving(bench.app()) as url, generation(url, token, headers=sent) as client:
+        yield client
+
+
+async def ended(client: TokenClient2026 | TokenClient2025, tool: str) -> Json:
+    task_id = await client.start(tool)
+    task = await client.until(task_id, "completed", "failed")
+    if isinstance(client, TokenClient2025):
+        result = (await client.send("tasks/result", {"taskId": task_id})).result
+        return {**task, "status": "completed", "result": result}
+    return task
+
+
+async def said(client: TokenClient2026 | TokenClient2025, tool: str) -> Any:
+    return json.loads(text_of(await ended(client, tool)))
+
+
+@row(122)
+@both_frameworks
+@both_generations
+@pytest.mark.parametrize("tool", ["whoami", "whoami_in_a_thread"])
+async def test_a_tool_reads_the_token_of_its_caller(
+    framework: Framework, generation: type[TokenClient2026], tool: str
+) -> None:
+    async with called(make(framework), generation) as client:
+        token = await said(client, tool)
+    if framework == "fastmcp":
+        assert token.pop("original_client_id") == "original"  # which only its own class has
+    assert token == {**claims_of("ada"), "resource": None}
+
+
+@row(122)
+@both_frameworks
+@both_generations
+async def test_a_tool_reads_the_headers_on_the_list_and_no_others(
+    framework: Framework, generation: type[TokenClient2026]
+) -> None:
+    sent = {"X_Request_Id": "r1", "X_Tenant": "acme", "Cookie": "session=secret", "X_Other": "o"}
+    async with called(make(framework), generation, **sent) as client:
+        assert await said(client, "headers") == {"authorization": "Bearer ada", "x-request-id": "r1"}
+    async with called(make(framework, stored_headers=["X-Tenant"]), generation, **sent) as client:
+        assert await said(client, "headers") == {"x-tenant": "acme"}
+
+
+@row(122)
+@both_frameworks
+async def test_without_a_key_the_accessors_say_what_to_do(
+    framework: Framework, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = make(framework, keys=())
+    async with called(bench) as client:
+        for tool in ("whoami", "whoami_in_a_thread", "headers"):
+            caplog.clear()
+            task = await ended(client, tool)
+            assert task["result"]["isError"]
+            assert "make one with: perdure key, and set PERDURE_ENCRYPTION_KEY" in caplog.text, tool
+            assert CredentialsNotStored.__name__ in caplog.text
+        records = await bench.tasks.runtime.store.storage.page(TASKS, limit=10, now=0)
+        assert len(records) == 3
+        assert all("Bearer" not in record.body and "only:ada" not in record.body for record in records)
+
+
+@row(122)
+@both_frameworks
+async def test_an_expired_token_is_not_returned(framework: Framework) -> None:
+    token = f"ada@{int(time.time()) + 2}"
+    async with called(make(framework), token=token) as client:
+        assert text_of(await ended(client, "until_expired")) == f"{token}, then none"
+
+
+@row(122)
+@both_frameworks
+@pytest.mark.parametrize("keys", [(KEY,), ()], ids=["key", "no_key"])
+async def test_a_caller_without_credentials_has_none(framework: Framework, keys: Sequence[str]) -> None:
+    bench = make(framework, keys=keys, authenticated=False)
+    async with called(bench, token=None) as client:
+        assert await said(client, "whoami") is None
+        assert await said(client, "headers") == (None if framework == "sdk" else {})
+        records = await bench.tasks.runtime.store.storage.page(TASKS, limit=10, now=0)
+        assert [Snapshot.head_of(record).task.ciphertexts for record in records] == [{}, {}]
+
+
+@row(122)
+@both_frameworks
+async def test_a_caller_without_a_token_can_have_headers(framework: Framework) -> None:
+    async with called(make(framework, authenticated=False), token=None, X_Request_Id="r1") as client:
+        assert await said(client, "headers") == {"x-request-id": "r1"}
+        assert await said(client, "whoami") is None
+
+
+@row(122)
+@both_frameworks
+async def test_the_tokens_of_two_callers_are_not_mixed_up(framework: Framework) -> None:
+    bench = make(framework)
+    bench.go_on.clear()
+    async with (
+        serving(bench.app()) as url,
+        TokenClient2026(url, "ada") as ada,
+        TokenClient2026(url, "bob") as bob,
+    ):
+        ids = [(client, await client.start("whoami")) for client in (ada, bob) * 5]
+        bench.go_on.set()
+        tokens = [json.loads(text_of(await client.until(task, "completed")))["token"] for client, task in ids]
+    assert tokens == ["ada", "bob"] * 5
+
+
+class PlainVerifier(TokenVerifier):
+    """Returns tokens of the SDK's class, without claims, to FastMCP."""
+
+    async def verify_token(self, token: str) -> Any:
+        return AccessToken(token=token, client_id="some-client", scopes=[])
+
+
+@row(122)
+async def test_a_token_of_the_sdk_is_read_by_a_tool_of_fastmcp() -> None:
+    options: Any = {"runtime": FAST_CONFIG, "encryption_keys": [KEY]}
+    bench = CredentialServer("fastmcp", "memory:", fast_verifier=PlainVerifier(), **options)
+    async with called(bench) as client:
+        token = await said(client, "whoami")
+    assert (token["token"], token["claims"]) == (ADA, {})
+
+
+@row(122)
+async def test_a_stored_token_that_does_not_fit_is_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+    bench = make("sdk")
+    async with called(bench) as client:
+        call: Json = {"name": "whoami", "arguments": {}}
+        new = NewTask(
+            method="tools/call", function="whoami", params=call, credentials={"token": {"token": [HIDDEN]}}
+        )
+        made = await bench.tasks.runtime.create(Owner.user(ISSUER, "ada"), new)
+        ended = await client.until(made.task.task_id, "completed", "failed")
+    assert "do not contain an AccessToken" in ended["error"]["message"]
+    assert HIDDEN not in caplog.text + str(ended)
+
+
+@row(122)
+async def test_credentials_are_deleted_when_the_task_ends() -> None:
+    bench = make("sdk")
+    bench.go_on.clear()
+    async with called(bench) as client:
+        task_id = await client.start("whoami")
+        store, owner = bench.tasks.runtime.store, Owner.user(ISSUER, "ada")
+        record = (await store.get(owner, task_id)).record
+        assert "Bearer" not in record.body
+        assert Snapshot.head_of(record).task.ciphertexts.keys() == {"credentials"}
+        bench.go_on.set()
+        await client.until(task_id, "completed")
+        assert "ciphertexts" not in (await store.get(owner, task_id)).record.body
+
+
+def scopes(ctx: Context) -> list[str]:
+    token = get_access_token()
+    assert token is not None
+    assert (ctx.headers or {})["authorization"] == "Bearer ada"
+    return token.scopes
+
+
+@row(122)
+@both_generations
+async def test_a_resolver_reads_the_token_too(generation: type[TokenClient2026]) -> None:
+    """At 2025-11-25 it runs in the task, and at 2026-07-28 both in the request and in the task."""
+    bench = make("sdk")
+
+    @bench.tool()
+    async def with_scopes(granted: Annotated[list[str], Resolve(scopes)]) -> str:
+        return json.dumps(granted)
+
+    async with called(bench, generation) as client:
+        assert await said(client, "with_scopes") == ["read", "only:ada"]
+
+
+@row(122)
+@pytest.mark.parametrize("keys", [(KEY,), ()], ids=["key", "no_key"])
+async def test_a_client_in_the_same_process_has_no_credentials(keys: Sequence[str]) -> None:
+    bench, tasks = make("sdk", keys=keys), ClientTasks()
+    async with Client(bench.server, extensions=[tasks]) as client:  # pyright: ignore[reportArgumentType]
+        result = await tasks.call(client, "whoami")
+    assert text_of({"status": "completed", "result": result.model_dump(by_alias=True)}) == "null"
+
+
+async def test_a_task_without_credentials_can_call_its_own_server() -> None:
+    """The call within the tool is identified without the credentials that were not stored."""
+    bench = make("sdk", keys=())
+
+    @bench.tool()
+    async def nested() -> str:
+        tasks = ClientTasks()
+        async with Client(bench.server, extensions=[tasks]) as client:  # pyright: ignore[reportArgumentType]
+            return str((await tasks.call(client, "quick")).is_error)
+
+    @bench.tool()
+    async def quick() -> str:
+        return "quick"
+
+    async with called(bench) as client:
+        assert text_of(await ended(client, "nested")) == "False"
+
+
+@pytest.mark.parametrize("names", [["cookie"], ["X-Tenant", "COOKIE"], ["Set-Cookie"], "authorization"])
+def test_cookies_are_never_stored(names: Any) -> None:
+    with pytest.raises(InvalidValue, match="stored_headers: must"):
+        Tasks("memory:", stored_headers=names)
+
+
+@row(122)
+async def test_keys_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERDURE_ENCRYPTION_KEY", f"{KEY}, {new_key()}")
+    bench = CredentialServer("sdk", "memory:", runtime=FAST_CONFIG, encrypt="everything")
+    async with called(bench) as client:
+        assert (await said(client, "whoami"))["token"] == ADA
+        assert len(bench.tasks.runtime.store.keys.key_ids) == 2
+    monkeypatch.setenv("PERDURE_ENCRYPTION_KEY", "nonsense")
+    with pytest.raises(InvalidValue, match="key 1 is not a key of perdure"):
+        Tasks("memory:")
+    monkeypatch.delenv("PERDURE_ENCRYPTION_KEY")
+    with pytest.raises(InvalidValue, match="'everything' needs a key"):
+        Tasks("memory:", encrypt="everything")
