@@ -1,0 +1,1 @@
+"""Servers of FastMCP before and after they are durable by perdure."""

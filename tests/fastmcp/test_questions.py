@@ -1,0 +1,122 @@
+"""A tool that runs in a task asks as a guard does, or where it needs the answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import fastmcp
+import pytest
+from fastmcp import Context
+from fastmcp.client.elicitation import ElicitResult
+from mcp_types import ElicitRequest, ElicitRequestFormParams, InputRequiredResult
+
+from perdure import current_task
+from perdure.fastmcp import TaskOptions
+
+from ..conditions import wait_until
+from ..markers import row
+from ..mcp.raw_clients import Json
+from ..mcp.tool_helpers import NAME_FORM, text_of
+from .features import feature
+from .served import Served, done, modern_of
+
+pytestmark = pytest.mark.anyio
+
+
+@row(121)
+@feature(
+    "the guard pattern: return `InputRequiredResult`",
+    peer="the task asks; the tool runs again with `ctx.input_responses` and `ctx.request_state`; partial "
+    "answers wait; a round without questions is an error of the tool",
+)
+async def test_a_guard_asks_and_runs_again_with_the_answers(mcp: Served) -> None:
+    def form(message: str) -> ElicitRequest:
+        return ElicitRequest(params=ElicitRequestFormParams(message=message, requested_schema=NAME_FORM))
+
+    @mcp.tool(task=True)
+    async def sign(ctx: Context) -> str | InputRequiredResult:
+        answers: Any = ctx.input_responses
+        if answers is None:
+            asked: Any = {"author": form("Who wrote it?"), "reader": form("Who read it?")}
+            return InputRequiredResult(input_requests=asked, request_state="two")
+        if ctx.request_state == "two":
+            state = f"{answers['author'].content['name']} and {answers['reader'].content['name']}"
+            return InputRequiredResult(input_requests={"author": form("Sure?")}, request_state=state)
+        return f"{ctx.request_state}, {answers['author'].content['name']}"
+
+    @mcp.tool(task=True)
+    async def empty() -> str | InputRequiredResult:
+        return InputRequiredResult(request_state="nothing to ask")
+
+    async with modern_of(mcp) as client:
+        task_id = await client.start("sign")
+        asked = (await client.until(task_id, "input_required"))["inputRequests"]
+        assert {key: each["params"]["message"] for key, each in asked.items()} == {
+            "author": "Who wrote it?",
+            "reader": "Who read it?",
+        }
+        await client.update(task_id, {"author": _named("Ada")})
+        assert set((await client.get(task_id))["inputRequests"]) == {"reader"}
+        await client.update(task_id, {"reader": _named("Bob")})
+        again = "author-2"  # a key is used once in the life of a task
+
+        async def asks_again() -> bool:
+            return again in (await client.get(task_id)).get("inputRequests", {})
+
+        await wait_until(asks_again)
+        await client.update(task_id, {again: _named("yes")})
+        assert text_of((await client.until(task_id, "completed"))["result"]) == "Ada and Bob, yes"
+        nothing = (await done(client, "empty"))["result"]
+    assert (nothing["isError"], text_of(nothing)) == (True, "The tool requires input, but asks no question")
+
+
+def _named(name: str) -> Json:
+    return {"action": "accept", "content": {"name": name}}
+
+
+@row(121)
+@feature(
+    "`await ctx.elicit(...)`",
+    peer="refused in a task",
+    here="works; the question and its answer survive a restart",
+)
+async def test_a_tool_asks_where_it_needs_the_answer(mcp: Served) -> None:
+    starts: list[int] = []
+
+    @mcp.tool(task=TaskOptions(retries=1, retry_on=(OSError,), backoff=0.01))
+    async def book(ctx: Context) -> str:
+        starts.append(current_task().attempt)
+        name: Any = await ctx.elicit("Who?", str, response_title="Name")
+        if len(starts) == 1:
+            raise OSError
+        size: Any = await ctx.elicit("Which?", ["small", "large"])
+        sure = await ctx.elicit("Sure?", bool)
+        return f"{name.data}, {size.data}, {sure.action}"
+
+    answers = {
+        "Who?": ElicitResult(action="accept", content={"value": "Ada"}),
+        "Which?": ElicitResult(action="accept", content={"value": "large"}),
+        "Sure?": ElicitResult(action="decline"),
+    }
+    asked: list[str] = []
+
+    async def answer(message: str, *_: object) -> ElicitResult[Json]:
+        asked.append(message)
+        return answers[message]
+
+    async with fastmcp.Client(mcp, elicitation_handler=answer) as client:
+        assert (await client.call_tool("book")).data == "Ada, large, decline"
+    assert (starts, asked) == ([1, 2], ["Who?", "Which?", "Sure?"])
+
+
+@row(121)
+async def test_a_client_that_cannot_answer_fails_the_task_with_the_capability(mcp: Served) -> None:
+    @mcp.tool(task=True)
+    async def ask(ctx: Context) -> str:
+        return (await ctx.elicit("Who?", str)).action
+
+    async with modern_of(mcp) as client:
+        capabilities: Json = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
+        failed = await client.until(await client.start("ask", capabilities=capabilities), "failed")
+    assert failed["error"]["code"] == -32021
+    assert failed["error"]["data"] == {"requiredCapabilities": {"elicitation": {"form": {}}}}
