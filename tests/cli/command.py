@@ -146,7 +146,7 @@ async def terminal(url: str, *arguments: str) -> AsyncGenerator[Terminal]:
 @asynccontextmanager
 async def a_server(url: str) -> AsyncGenerator[Runtime]:
     """A process with two functions: one asks, one goes on for as long as nobody stops it."""
-    app = App(url)
+    app = App(url, application="tests")
 
     @app.function
     async def sign(task: Task) -> Json:

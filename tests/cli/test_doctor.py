@@ -11,9 +11,11 @@ import pytest
 
 from perdure.operating.maintenance import ServerInfo, server_info
 from perdure.storage import open_storage
+from perdure.tasks import TaskStore
 
 from ..fork_server import PIPE, spawn
 from ..storage.engines import new_url
+from ..tasks.samples import created
 from .command import PATIENCE, environment
 
 pytestmark = pytest.mark.anyio
@@ -61,6 +63,21 @@ async def test_doctor_tells_the_place_and_leaves_nothing_behind(tmp_path: Path) 
     told = msgspec.json.decode(await doctor(url, "--json"))
     assert told["server"]["version"].startswith("PostgreSQL")
     assert (told["findings"], told["records"]) == ([], 0)
+
+
+async def test_doctor_lists_applications_so_that_the_tasks_of_a_renamed_server_are_found(
+    tmp_path: Path,
+) -> None:
+    url = await new_url("sqlite", tmp_path)
+    async with await open_storage(url) as storage:
+        for application, count in (("shop", 2), ("renamed", 1)):
+            await created(TaskStore(storage, application=application), count)
+    said = await doctor(url)
+    assert "\nTasks of renamed: 1: 1 working, 0 input required, 0 completed, 0 failed, 0 cancelled\n" in said
+    assert "\nTasks of shop: 2: 2 working" in said
+    told = msgspec.json.decode(await doctor(url, "--json"))
+    assert [each["name"] for each in told["applications"]] == ["renamed", "shop"]
+    assert told["applications"][1]["counts"]["working"] == 2
 
 
 async def doctor(url: str, *options: str) -> str:

@@ -161,7 +161,7 @@ async def test_an_empty_option_is_not_the_default(tmp_path: Path) -> None:
 
 
 async def test_a_worker_uses_the_storage_of_its_app_alone(tmp_path: Path) -> None:
-    app = "from perdure.runtime import App\napp = App('sqlite:///mine.db')\n"
+    app = "from perdure.runtime import App\napp = App('sqlite:///mine.db', application='tests')\n"
     (tmp_path / "mine.py").write_text(app)
     ended = perdure(tmp_path, "worker", "mine:app", "--url", "sqlite:///other.db")
     assert ended.returncode == 2

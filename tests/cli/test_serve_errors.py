@@ -16,7 +16,7 @@ from .user_servers import OWN_FASTMCP, OWN_LOW_LEVEL, OWN_SERVER
 pytestmark = pytest.mark.anyio
 
 SHORT = "fifteen-letters"
-GENERATE_ONE = 'generate one with: python -c "import secrets; print(secrets.token_urlsafe(24))"'
+GENERATE_ONE = 'generate a token with: python -c "import secrets; print(secrets.token_urlsafe(24))"'
 
 
 def without(argument: str) -> str:
@@ -76,7 +76,10 @@ async def test_a_port_that_was_asked_for_and_is_taken_is_refused(tmp_path: Path)
         (["own"], "invalid name 'own'; use the form module:server"),
         (["nowhere:server"], "no module named 'nowhere'"),
         (["own:nothing"], "module own has no attribute 'nothing'"),
-        (["own:text"], "own:text is a str, not an MCPServer, Server or FastMCP"),
+        (
+            ["own:text"],
+            "own:text is a str, not an MCPServer, Server or FastMCP, nor an App, which a worker runs",
+        ),
         (["own:app"], "run it with: perdure worker own:app"),
         (["own:tasks"], "own:tasks is a Tasks object; give the name of its server instead"),
         (
@@ -105,8 +108,8 @@ async def test_what_cannot_be_served_is_told_in_one_sentence(
     ("code", "because"),
     [
         (
-            OWN_FASTMCP.replace("attach(tasks, server)\n", ""),
-            "call attach(tasks, server), from perdure.mcp.fas",
+            OWN_FASTMCP.replace('server.add_extension(TasksExtension("memory:"))\n', ""),
+            "own:server has no tasks; call mcp.add_extension(TasksExtension(url)), from perdure.fastmcp, on",
         ),
         (OWN_LOW_LEVEL.replace("tasks.install(server)", ""), "call tasks.install(server) before it starts"),
         (without("lifespan"), "the server lacks the lifespan; build it with MCPServer("),
@@ -122,7 +125,6 @@ async def test_a_server_without_its_tasks_is_refused_with_the_advice_for_its_fra
     assert because in await refused(tmp_path, "own:server")
 
 
-@pytest.mark.parametrize("code", [OWN_SERVER, OWN_FASTMCP], ids=["sdk", "fastmcp"])
 @pytest.mark.parametrize(
     ("decorators", "because"),
     [
@@ -140,9 +142,9 @@ async def test_a_server_without_its_tasks_is_refused_with_the_advice_for_its_fra
     ids=["order", "unregistered"],
 )
 async def test_a_server_whose_tool_is_not_durable_is_not_started(
-    tmp_path: Path, code: str, decorators: str, because: str
+    tmp_path: Path, decorators: str, because: str
 ) -> None:
-    wrong = code.replace("@server.tool()\n@tasks.durable\n", decorators).replace(", task: Task", "")
+    wrong = OWN_SERVER.replace("@server.tool()\n@tasks.durable\n", decorators).replace(", task: Task", "")
     (tmp_path / "own.py").write_text(wrong)
     assert await refused(tmp_path, "own:server") == because
 

@@ -12,10 +12,12 @@ import pytest
 
 from perdure.runtime import Runtime
 from perdure.storage import open_storage
+from perdure.storage.time_types import system_clock
 from perdure.tasks import NewTask, Owner, Snapshot, Status, Success, TaskId, TaskStore, edits
 from perdure.tasks.task_log import log_entry
 
 from .. import task_edits
+from ..newer import changed, put
 from ..storage.engines import new_url
 from ..tasks.samples import CALL
 from .command import HOSTILE, a_server, environment, folder_url, refused, run, terminal
@@ -46,7 +48,7 @@ def is_harmless(text: str) -> bool:
 async def test_tasks_are_listed_shown_and_counted_without_saying_whose_they_are(tmp_path: Path) -> None:
     url = folder_url(tmp_path)
     async with await open_storage(url) as storage:
-        store = TaskStore(storage)
+        store = TaskStore(storage, application="tests")
         hostile = NewTask(
             method="tools/call",
             params={"name": f"t{HOSTILE}", "arguments": {"a": HOSTILE}},
@@ -79,10 +81,34 @@ async def test_tasks_are_listed_shown_and_counted_without_saying_whose_they_are(
         assert is_harmless(each.out), each.out
 
 
+async def test_tasks_of_all_applications_are_listed_with_their_application(tmp_path: Path) -> None:
+    url = folder_url(tmp_path)
+    async with await open_storage(url) as storage:
+        made = {
+            name: (await TaskStore(storage, application=name).create(ANA, CALL)).task.task_id
+            for name in ("shop", "my other")
+        }
+    listed = await run(url, "list")
+    for name, task_id in made.items():
+        assert re.search(rf"^{task_id} .* {name}  build_report$", listed.out, re.MULTILINE), listed.out
+        assert re.search(rf"^application +{name}$", (await run(url, "show", task_id)).out, re.MULTILINE)
+        page = (await run(url, "list", "--application", name, "--json")).document
+        assert [(each["task_id"], each["application"]) for each in page["tasks"]] == [(task_id, name)]
+
+
+async def test_a_storage_of_a_development_version_is_refused(tmp_path: Path) -> None:
+    url = folder_url(tmp_path)
+    async with await open_storage(url) as storage:
+        made = (await TaskStore(storage, application="shop").create(ANA, CALL)).record
+        await put(storage, made, changed(made.body, format=1), now=system_clock())
+    said = await refused(url, "list", code=2)
+    assert "its tasks have format 1, which only development versions of perdure wrote" in said
+
+
 async def test_the_attempts_at_a_task_are_shown_and_what_they_say_is_harmless(tmp_path: Path) -> None:
     url = folder_url(tmp_path)
     async with await open_storage(url) as storage:
-        store = TaskStore(storage)
+        store = TaskStore(storage, application="tests")
         held = await task_edits.claim(store, await store.create(ANA, CALL))
         made = await store.edit(
             held,
@@ -99,7 +125,7 @@ async def test_the_attempts_at_a_task_are_shown_and_what_they_say_is_harmless(tm
 async def test_the_log_of_a_task_is_shown_and_what_it_says_is_harmless(tmp_path: Path) -> None:
     url = folder_url(tmp_path)
     async with await open_storage(url) as storage:
-        store = TaskStore(storage)
+        store = TaskStore(storage, application="tests")
         entries = [
             log_entry(store.clock(), "info", f"line {n}{HOSTILE}", "db", max_length=100) for n in range(201)
         ]
@@ -125,7 +151,7 @@ async def test_a_terminal_shows_the_tasks_as_they_change(tmp_path: Path) -> None
     async with a_server(folder_url(tmp_path)) as runtime:
         made = await runtime.submit("count", owner=ANA)
         async with terminal(folder_url(tmp_path), "watch") as shown:
-            await shown.until(r"id +state +name +age +progress +owner +message")
+            await shown.until(r"id +state +name +age +progress +application +owner +message")
             text = await shown.until(r"working +count +\d+ s +.* at \d+")
             first = int(re.findall(r" at (\d+)", text)[-1])
             while int(re.findall(r" at (\d+)", shown.text)[-1]) == first:
@@ -148,7 +174,7 @@ async def test_a_task_whose_result_reports_an_error_is_listed_counted_coloured_a
 ) -> None:
     url = folder_url(tmp_path)
     async with await open_storage(url) as storage:
-        store = TaskStore(storage)
+        store = TaskStore(storage, application="tests")
         printed = (await store.create(ANA, CALL)).task.task_id
         await task_edits.finish(
             store, await store.get(ANA, printed), Success.of(FAILED, error="out of paper")
@@ -251,7 +277,7 @@ async def test_an_answer_comes_from_the_command_line_and_must_fit_the_form(tmp_p
 async def test_a_task_is_cancelled_once(tmp_path: Path) -> None:
     url = folder_url(tmp_path)
     async with await open_storage(url) as storage:
-        store = TaskStore(storage)
+        store = TaskStore(storage, application="tests")
         made = await store.create(ANA, CALL)
         assert "Cancelled." in (await run(url, "cancel", made.task.task_id[:6])).out
         assert (await store.get(ANA, made.task.task_id)).task.status is Status.CANCELLED
@@ -263,7 +289,7 @@ async def test_a_task_is_cancelled_once(tmp_path: Path) -> None:
 async def test_what_would_be_removed_is_told_before_it_is(tmp_path: Path) -> None:
     url = folder_url(tmp_path)
     async with await open_storage(url) as storage:
-        store = TaskStore(storage)
+        store = TaskStore(storage, application="tests")
         kept = await store.create(ANA, CALL)
         for _ in range(2):
             await task_edits.finish(store, await store.create(ANA, CALL), Success.of(1))
@@ -299,7 +325,7 @@ async def test_letters_with_which_two_tasks_begin_name_neither(tmp_path: Path) -
     url = folder_url(tmp_path)
     async with await open_storage(url) as storage:
         ids = iter(TaskId("abcdef" + digit * 26) for digit in "01")
-        store = TaskStore(storage, new_id=lambda: next(ids))
+        store = TaskStore(storage, new_id=lambda: next(ids), application="tests")
         for _ in range(2):
             await store.create(ANA, CALL)
     assert "id prefix abcdef is ambiguous" in await refused(url, "show", "abcdef", code=2)
@@ -308,7 +334,7 @@ async def test_letters_with_which_two_tasks_begin_name_neither(tmp_path: Path) -
 async def test_a_shell_completes_commands_statuses_and_ids(tmp_path: Path) -> None:
     url = folder_url(tmp_path)
     async with await open_storage(url) as storage:
-        made = await TaskStore(storage).create(ANA, CALL)
+        made = await TaskStore(storage, application="tests").create(ANA, CALL)
     for words, expected in (
         ("tasks ", ["list", "show", "watch", "stats", "cancel", "answer", "purge"]),
         ("tasks list --status ", [status.value for status in Status]),

@@ -27,20 +27,30 @@ from perdure.runtime import App
 tasks = Tasks("sqlite:///own.db")
 server = MCPServer("kitchen", **tasks.attach())
 without = MCPServer("without tasks")
-app = App("sqlite:///own.db")
+app = App("sqlite:///own.db", application="tests")
 text = "hello"
 unreachable = MCPServer("far", **Tasks("postgresql://user:hunter2@127.0.0.1:1/db").attach())
 {BREW}{BROKEN}"""
 
 OWN_FASTMCP = f"""
 from fastmcp import FastMCP
-from perdure import Task, Tasks
-from perdure.mcp.fastmcp import attach
+from perdure.fastmcp import TasksExtension
 
-tasks = Tasks("memory:")
 server = FastMCP("kitchen")
-attach(tasks, server)
-{BREW}{BROKEN}"""
+server.add_extension(TasksExtension("memory:"))
+cellar = FastMCP("cellar")
+server.mount(cellar, namespace="cellar")
+
+
+@server.tool(task=True)
+async def brew(cups: int) -> str:
+    return f"{{cups}} cups of coffee"
+
+
+@cellar.tool(task=True)
+async def age(years: int) -> str:
+    return f"{{years}} years old"
+{BROKEN}"""
 
 OWN_LOW_LEVEL = """
 from mcp.server.lowlevel import Server

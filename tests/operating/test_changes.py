@@ -52,7 +52,9 @@ async def test_the_worker_of_a_task_that_runs_is_asked_to_end_it(
     store: TaskStore, operator: Operator, clock: Clock
 ) -> None:
     new = NewTask(method="tools/call", function="f")
-    task = await store.create(ANA, new, lease=lambda task: Holder("w#1", SECOND, clock).take(task, None))
+    task = await store.create(
+        ANA, new, lease=lambda task: Holder("w#1", "tests", SECOND, clock).take(task, None)
+    )
     row = await operator.cancel(*await place_of(operator, task))
     assert (row.status, row.display_status) == (Status.WORKING, "cancelling")
     assert (await store.get(ANA, task.task.task_id)).task.cancel_requested_at == clock.now
@@ -103,7 +105,7 @@ async def test_what_was_not_asked_cannot_be_answered(store: TaskStore, operator:
 
 
 async def test_a_running_task_is_answered_and_another_cancelled_from_outside(subject: Subject) -> None:
-    app = App(subject.storage)
+    app = App(subject.storage, application="tests")
 
     @app.function
     async def sign(task: Task) -> Json:

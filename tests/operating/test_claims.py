@@ -39,8 +39,8 @@ async def add_leased_account(storage: Storage, name: str, until: Micros) -> None
 
 
 async def create_claimed_task(storage: Storage, *, lasts: Micros) -> None:
-    task = await TaskStore(storage).create(ANA, CALL)
-    claim = Holder("worker#1", lasts, system_clock).take(task, None)
+    task = await TaskStore(storage, application="tests").create(ANA, CALL)
+    claim = Holder("worker#1", "tests", lasts, system_clock).take(task, None)
     await storage.commit([claim], now=system_clock())
 
 

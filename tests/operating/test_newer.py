@@ -108,7 +108,7 @@ async def test_the_task_that_waits_longest_is_one_that_can_be_read(
 async def test_commands_show_a_task_of_a_newer_version_and_refuse_to_change_it(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'tasks.db'}"
     async with await open_storage(url) as storage:
-        store = TaskStore(storage)
+        store = TaskStore(storage, application="tests")
         made = await store.create(Owner.local(), CALL)
         record = await put(storage, made.record, newer(made.record.body), now=store.clock())
     listed = await ended_command("tasks", "list", "--url", url)
@@ -127,13 +127,17 @@ async def filled(storage: Storage) -> None:
     """Write every kind of record: a task with its lease, an idempotency key, settings, a feed
     with a mark of its links.
     """
-    app = App("memory:")
+    app = App("memory:", application="tests")
 
     @app.function(retries=8)
     async def hang() -> None:
         await asyncio.Event().wait()
 
-    runtime = Runtime(TaskStore(storage), app.functions, RuntimeConfig(drain_timeout=0.0, cancel_grace=0.1))
+    runtime = Runtime(
+        TaskStore(storage, application="tests"),
+        app.functions,
+        RuntimeConfig(drain_timeout=0.0, cancel_grace=0.1),
+    )
     operator = Operator(storage)
     async with runtime.running():
         made = await runtime.submit("hang", idempotency_key="key")
@@ -178,7 +182,7 @@ async def test_an_inspection_leaves_every_kind_of_record_of_a_newer_version(spac
     records = [record for record in await records_of(storage) if record.space == space]
     changed_records = [await put(storage, each, newer(each.body), now=0) for each in records]
     found = await inspect_records(storage, repair=True, now=0)
-    assert (found.newer, found.damaged, found.quarantined) == (len(records), (), 0)
+    assert (found.not_readable, found.damaged, found.quarantined) == (len(records), (), 0)
     for record in changed_records:
         assert await stored(storage, record.address, now=0) == record
 
@@ -213,7 +217,7 @@ async def test_a_damaged_lease_is_left_to_recovery() -> None:
 async def test_doctor_reports_both_and_quarantines_damage_with_repair(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'tasks.db'}"
     async with await open_storage(url) as storage:
-        store = TaskStore(storage)
+        store = TaskStore(storage, application="tests")
         damaged, later = [await store.create(Owner.local(), CALL) for _ in range(2)]
         await put(storage, damaged.record, changed(damaged.record.body, status=5), now=store.clock())
         record = await put(storage, later.record, newer(later.record.body), now=store.clock())

@@ -211,7 +211,7 @@ async def test_nothing_that_is_shown_says_whose_a_task_is(
                 idempotency_key=SECRET,
                 function="f",
             ),
-            lease=lambda task: Holder("w#1", SECOND, clock).take(task, None),
+            lease=lambda task: Holder("w#1", "tests", SECOND, clock).take(task, None),
         )
         task = await task_edits.ask(store, task, {"q": QUESTION})
         await store.answer(task, {"q": {"action": "accept", "content": {"name": SECRET}}})
@@ -251,7 +251,9 @@ async def test_a_task_is_found_by_the_first_letters_of_its_id(
     ids = iter(
         ["abcdef00", "abcdef11", "0123456789abcdef0123456789abcdef", "fedcba9876543210fedcba9876543210"]
     )
-    named = TaskStore(store.storage, store.config, clock=clock, new_id=lambda: TaskId(next(ids)))
+    named = TaskStore(
+        store.storage, store.config, clock=clock, new_id=lambda: TaskId(next(ids)), application="tests"
+    )
     for owner in (ANA, BOB, ANA, Owner.anonymous()):
         await named.create(owner, CALL)
     assert (await operator.find("abcdef0")).summary.task_id == "abcdef00"
@@ -273,7 +275,7 @@ async def test_one_task_is_told_from_its_creation_to_its_end(
     task = await store.create(
         ANA,
         msgspec.structs.replace(CALL, function="build_report", variables={"page": 3}),
-        lease=lambda task: Holder("host-1-ab#7", SECOND, clock).take(task, None),
+        lease=lambda task: Holder("host-1-ab#7", "tests", SECOND, clock).take(task, None),
     )
     clock.advance(SECOND)
     task = await task_edits.ask(store, task, {"first": QUESTION, "second": QUESTION})

@@ -23,7 +23,7 @@ async def test_waiting_held_and_asking_tasks_are_told_apart(
     store: TaskStore, operator: Operator, clock: Clock
 ) -> None:
     for worker in ("a#1", "a#2", "b#1"):
-        holder = Holder(worker, 10 * SECOND, clock)
+        holder = Holder(worker, "tests", 10 * SECOND, clock)
         await store.create(ANA, RUNS, lease=lambda task, holder=holder: holder.take(task, None))
         clock.advance(4 * SECOND)
     waits, _ = await created(store, 2, BOB, RUNS)

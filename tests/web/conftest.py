@@ -99,7 +99,7 @@ async def tabs(desk: ToolDashboard, browser: Browser) -> AsyncGenerator[BrowserC
 @pytest.fixture
 async def mending(desk: ToolDashboard) -> AsyncGenerator[Runtime]:
     """Work that goes well in its second attempt, and work that ends with a result that reports an error."""
-    app = App(desk.storage, runtime=SLOW_HEARTBEAT)
+    app = App(desk.storage, runtime=SLOW_HEARTBEAT, application="tests")
 
     @app.function(retries=1, backoff=0.1)
     async def mend_report(year: int, task: Task) -> str:

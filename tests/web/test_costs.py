@@ -50,7 +50,7 @@ class Counting(MemoryEngine):
 async def test_a_page_of_many_tasks_reads_one_page_and_the_counts(path: str) -> None:
     engine = Counting()
     async with Storage(engine) as storage:
-        store = TaskStore(storage)
+        store = TaskStore(storage, application="tests")
         for _ in range(90):
             await store.create(Owner.local(), NewTask(method="tools/call"))
         dashboard = Dashboard(storage)
@@ -239,7 +239,7 @@ async def test_a_page_that_cannot_be_drawn_is_not_kept_up_to_date(client: httpx2
 async def test_a_task_that_did_not_change_is_not_drawn_again_and_one_that_ended_not_even_read(
     desk: ToolDashboard,
 ) -> None:
-    store, operator = TaskStore(desk.storage), Operator(desk.storage)
+    store, operator = TaskStore(desk.storage, application="tests"), Operator(desk.storage)
     made = await store.create(ME, NewTask(method="tools/call"))
     (row,) = (await operator.tasks()).tasks
     looks: list[TaskDetail] = []

@@ -91,7 +91,7 @@ async def test_a_page_of_a_task_that_is_removed_is_told_that_it_is_over(
             async for line in lines:
                 if line == "event: update":
                     break
-            assert await TaskStore(desk.storage).delete(ME, task_id)
+            assert await TaskStore(desk.storage, application="tests").delete(ME, task_id)
             rest = [line async for line in lines]  # it ends by itself
         assert "event: end" in rest
         assert (await client.get(f"/events{page}")).status_code == 404
@@ -133,7 +133,7 @@ async def test_all_who_look_at_a_page_share_one_look() -> None:
             assert seen == [["1", "2", "3"]] * 20
             before = looks
             await asyncio.sleep(0)
-            store = TaskStore(storage)
+            store = TaskStore(storage, application="tests")
             await store.create(Owner.local(), NewTask(method="tools/call"))
             async with aclosing(live.changes("other", await live.view("other", draw))) as changes:
                 await anext(changes)  # a look took place, and nobody looks at `page` any more

@@ -57,6 +57,31 @@ async def test_the_list_is_narrowed_by_status_and_by_name(
     assert (await client.get("/tasks?status=asleep")).status_code == 404
 
 
+async def test_applications_are_listed_and_the_list_is_narrowed_to_one(
+    desk: ToolDashboard, client: httpx2.AsyncClient
+) -> None:
+    own = await desk.submit("print_report")
+    await desk.runtime.wait(ME, own, 10)
+    store = TaskStore(desk.storage, application="a & <b>")
+    foreign = (await store.create(ME, NewTask(method="tools/call"))).task.task_id
+    overview = (await client.get("/")).text
+    link = '<a href="/tasks?application=a+%26+%3Cb%3E">a &amp; &lt;b&gt;</a></th>'
+    assert f'{link}<td class="num">1</td><td class="num">0</td>' in overview
+    assert (
+        '<a href="/tasks?application=tests">tests</a></th><td class="num">0</td><td class="num">1</td>'
+        in overview
+    )
+    everything = (await client.get("/tasks")).text
+    assert (own in everything, foreign in everything) == (True, True)
+    assert everything.count("a &amp; &lt;b&gt;") == 1
+    narrowed = (await client.get("/tasks?application=a%20%26%20%3Cb%3E&status=working")).text
+    assert (own in narrowed, foreign in narrowed) == (False, True)
+    assert "/tasks?application=a+%26+%3Cb%3E" in html.unescape(narrowed)  # the tabs keep the filter
+    assert 'name="application" value="a &amp; &lt;b&gt;"' in narrowed
+    assert "No task matches this filter" in (await client.get("/tasks?application=nothing")).text
+    assert "a &amp; &lt;b&gt;" in (await client.get(await path_of(client, foreign))).text
+
+
 async def test_the_list_is_paged_by_a_cursor_without_missing_or_repeating(
     desk: ToolDashboard, client: httpx2.AsyncClient
 ) -> None:
@@ -187,7 +212,7 @@ async def test_what_does_not_fit_the_schema_is_said_and_what_was_typed_stays(
 
 async def asked_elsewhere(desk: ToolDashboard, url: str) -> str:
     """A task that waits for something that is done at this address."""
-    store = TaskStore(desk.storage)
+    store = TaskStore(desk.storage, application="tests")
     made = await store.create(ME, NewTask(method="tools/call"))
     params = {"mode": "url", "message": "Pay", "url": url, "elicitationId": "1"}
     await task_edits.ask(store, made, {"pay": InputRequest(kind=InputKind.ELICITATION, params=params)})
@@ -218,7 +243,7 @@ async def test_a_question_keeps_its_place_on_the_page_when_another_is_answered(
     desk: ToolDashboard, client: httpx2.AsyncClient
 ) -> None:
     """What is typed into it would be gone, or stand below another question."""
-    store = TaskStore(desk.storage)
+    store = TaskStore(desk.storage, application="tests")
     made = await store.create(ME, NewTask(method="tools/call"))
     question = InputRequest(kind=InputKind.ELICITATION, params={"message": "?", "requestedSchema": FORM})
     await task_edits.ask(store, made, {"first": question, "second": question})
@@ -233,10 +258,10 @@ async def test_what_is_cancelled_here_is_kept_for_as_long_as_the_servers_keep_re
     desk: ToolDashboard,
 ) -> None:
     config = StoreConfig(retention=14 * 86_400)
-    made = await TaskStore(desk.storage, config).create(ME, NewTask(method="tools/call"))
+    made = await TaskStore(desk.storage, config, application="tests").create(ME, NewTask(method="tools/call"))
     async with visiting(Dashboard(desk.storage)) as client:
         await post(client, await path_of(client, made.task.task_id), "/cancel")
-    ended = await TaskStore(desk.storage).get(ME, made.task.task_id)
+    ended = await TaskStore(desk.storage, application="tests").get(ME, made.task.task_id)
     assert ended.task.finished_at is not None
     assert ended.record.expires_at == ended.task.finished_at + 14 * 86_400_000_000
 
@@ -245,7 +270,7 @@ async def test_what_is_cancelled_here_is_kept_for_as_long_as_the_servers_keep_re
 async def test_what_cannot_be_stored_is_said_and_what_was_typed_stays(
     desk: ToolDashboard, client: httpx2.AsyncClient, value: str
 ) -> None:
-    store = TaskStore(desk.storage)
+    store = TaskStore(desk.storage, application="tests")
     made = await store.create(ME, NewTask(method="tools/call"))
     schema = {"type": "object", "properties": {"more": {"type": "object"}}}
     params = {"message": "?", "requestedSchema": schema}
@@ -287,10 +312,10 @@ async def test_a_task_of_a_newer_version_is_listed_its_page_says_so_and_it_is_no
     assert f'href="{page}">written by a newer version of perdure</a>' in listed
     assert listed.index(other[:8]) < listed.index(task_id[:8])  # the newest first
     shown = await client.get(page)
-    assert (shown.status_code, "Written by a newer version" in shown.text) == (409, True)
+    assert (shown.status_code, "written by a newer version" in shown.text) == (409, True)
     key = csrf_token_in((await client.get(await path_of(client, other))).text)
     refused = await client.post(f"{page}/cancel", data={"csrf_token": key})
-    assert (refused.status_code, "Written by a newer version" in refused.text) == (409, True)
+    assert (refused.status_code, "written by a newer version" in refused.text) == (409, True)
     assert await stored(desk.storage, record.address, now=now) == record
 
 

@@ -71,7 +71,7 @@ async def open_tool_dashboard(folder: Path) -> AsyncGenerator[ToolDashboard]:
 
 
 def _app(storage: Storage, pages: asyncio.Semaphore) -> App:
-    app = App(storage, runtime=SLOW_HEARTBEAT)
+    app = App(storage, runtime=SLOW_HEARTBEAT, application="tests")
 
     @app.function(retries=1)
     async def build_report(year: int, task: Task) -> str:

@@ -1,14 +1,11 @@
-"""The `perdure` command, and its subcommands worker, migrate, copy and doctor."""
+"""The `perdure` command, and its subcommands migrate, copy, key and doctor."""
 
 from __future__ import annotations
 
 import io
-import logging
-import os
 import platform
 import sys
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from importlib import metadata
 from typing import Annotated
@@ -17,25 +14,36 @@ import anyio
 import typer
 from typer import Argument, Option
 
+from ..operating import ApplicationSummary
 from ..operating.errors import MaintenanceError
 from ..operating.maintenance import HealthReport, LiveClaims, check_storage, copy_storage
-from ..runtime import App
+from ..runtime.app import keys_from_environment
 from ..storage import migrate_storage
 from ..storage.copy import CopyProgress
 from ..storage.errors import TargetNotEmpty
+from ..storage.registry import redact_url
+from ..tasks.encryption import new_key
 from .errors import CommandError
 from .feeds.commands import feeds
-from .importer import load_app
-from .options import CommonOptions, VerboseOption, command, redact_url, refuse_options, require_shared
-from .output import configure_logging, plural, print_message, print_result, stderr, to_json
+from .options import CommonOptions, command, require_shared
+from .output import (
+    describe_counts,
+    one_line,
+    plural,
+    print_message,
+    print_result,
+    stderr,
+    to_json,
+)
 from .serve.command import serve
-from .signals import stop_signals
 from .tasks.commands import tasks
+from .worker import worker
 
 commands = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False)
 commands.add_typer(tasks)
 commands.add_typer(feeds)
 command(commands)(serve)
+commands.command()(worker)
 
 
 def _print_version(*, wanted: bool) -> None:
@@ -55,45 +63,6 @@ def perdure(
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # print `?` for characters that the encoding lacks
-
-
-@commands.command()
-def worker(
-    context: typer.Context,
-    app: Annotated[str, Argument(metavar="MODULE:APP", help="The App to run, such as mymodule:app.")],
-    *,
-    url: Annotated[str | None, Option(metavar="URL", hidden=True)] = None,  # noqa: ARG001 (refused below)
-    verbose: VerboseOption = False,
-) -> None:
-    """Run a worker that executes the tasks of an app, until stopped with Ctrl+C or SIGTERM."""
-    configure_logging(verbose=verbose)
-    refuse_options(context, app, "url")
-    loaded = load_app(app)
-    if not loaded.functions:
-        raise CommandError("the app has no functions to run; decorate a function with @app.function")
-    if isinstance(loaded.url, str):
-        require_shared(loaded.url)
-    anyio.run(_run_worker, loaded)
-    _exit_despite_threads()
-
-
-async def _run_worker(app: App) -> None:
-    recovery = "Running tasks will be recovered by another worker or at the next start."
-    async with stop_signals("waiting for running tasks", recovery) as stop, app.open() as runtime:
-        names = ", ".join(sorted(app.functions))
-        print_message(f"Worker {runtime.name} on {runtime.store.storage.name}, functions: {names}")
-        await stop.wait()
-    print_message("Stopped.")
-
-
-def _exit_despite_threads() -> None:
-    """End the process even if other threads are still running. A normal exit would wait for them."""
-    if all(thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
-        return
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
 
 
 @command(commands)
@@ -139,6 +108,12 @@ def _warn_about_claims(live: LiveClaims) -> None:
     print_message(f"{' and '.join(busy)}; their changes may be lost. Stop all servers and workers first.")
 
 
+@commands.command()
+def key() -> None:
+    """Print a new encryption key for PERDURE_ENCRYPTION_KEY. Keep it secret, and keep a copy of it."""
+    print_result(new_key())
+
+
 @command(commands)
 def doctor(
     *,
@@ -146,11 +121,10 @@ def doctor(
     options: CommonOptions,
 ) -> None:
     """Check the storage for damage and reclaim unused space. Exit with status 1 if problems remain."""
-    health = anyio.run(partial(check_storage, options.existing_storage(), repair=repair))
+    check = partial(check_storage, repair=repair, keys=keys_from_environment())
+    health = anyio.run(check, options.existing_storage())
     result = {"versions": _versions(), "ok": health.is_ok, **to_json(health)}
-    options.print(result, [_versions(), *_render_health(health, repair=repair)])
-    if not health.is_ok:
-        raise typer.Exit(1)
+    options.print(result, [_versions(), *_render_health(health, repair=repair)], ok=health.is_ok)
 
 
 def _render_health(health: HealthReport, *, repair: bool) -> Iterator[str]:
@@ -160,12 +134,14 @@ def _render_health(health: HealthReport, *, repair: bool) -> Iterator[str]:
     if server.clock_offset is not None:
         word = "ahead of" if server.clock_offset > 0 else "behind"
         yield f"Server clock: {abs(server.clock_offset):.3f} s {word} this one (±{server.offset_error:.3f} s)"
+    yield from _render_applications(health.applications)
     yield from health.findings
     if health.remaining:
         advice = "Use --repair to correct wrong counters and quarantine damaged records."
         yield "Some problems could not be repaired; run doctor again to list them." if repair else advice
     if health.newer:
         yield f"Written by a newer version of perdure, left unchanged: {plural(health.newer, 'record')}"
+    yield from _render_keys(health)
     if health.quarantined:
         yield f"In quarantine: {plural(health.quarantined, 'damaged record')}"
     if health.has_clock_skew:
@@ -176,12 +152,17 @@ def _render_health(health: HealthReport, *, repair: bool) -> Iterator[str]:
         yield f"OK: {plural(health.records, 'record')} checked, no problems found"
 
 
+def _render_applications(applications: Iterable[ApplicationSummary]) -> Iterator[str]:
+    for each in applications:
+        yield f"Tasks of {one_line(each.name)}: {describe_counts(each.counts)}"
+
+
+def _render_keys(health: HealthReport) -> Iterator[str]:
+    for key_id, count in health.encrypted.items():
+        missing = " (this key is not in PERDURE_ENCRYPTION_KEY)" if key_id in health.missing_keys else ""
+        yield f"Encrypted with key {key_id}: {plural(count, 'task')}{missing}"
+
+
 def _versions() -> str:
-    return f"perdure {_version('perdure')}, mcp {_version('mcp')}, python {platform.python_version()}"
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "unknown"
+    packages = [f"{name} {metadata.version(name)}" for name in ("perdure", "mcp")]
+    return ", ".join([*packages, f"python {platform.python_version()}"])

@@ -7,29 +7,14 @@ import sys
 import traceback
 from pathlib import Path
 
-from ..runtime import App
 from .errors import CommandError
 
-_SERVERS = frozenset({("mcp", "MCPServer"), ("mcp", "Server"), ("fastmcp", "FastMCP")})
 
-
-def load_app(name: str) -> App:
-    app = load(name, "app")
-    if isinstance(app, App):
-        return app
-    # Compare classes by name, because importing MCP is slow and FastMCP may not be installed.
-    kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(app).__mro__}
-    if not kinds.isdisjoint(_SERVERS):
-        hint = f"run it with: perdure serve {name}"
-        raise CommandError(f"{name} is an MCP server, not a perdure.runtime.App; {hint}")
-    raise CommandError(f"{name} is a {type(app).__name__}, not a perdure.runtime.App; name an App instead")
-
-
-def load(name: str, what: str) -> object:
-    """Import the object `name`. If the name is invalid, the error suggests the form `module:<what>`."""
+def load(name: str) -> object:
+    """Import the object `name`, which has the form `module:attribute`."""
     module_name, _, attribute = name.partition(":")
     if not (module_name and attribute):
-        raise CommandError(f"invalid name {name!r}; use the form module:{what}")
+        raise CommandError(f"invalid name {name!r}; use the form module:server")
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)

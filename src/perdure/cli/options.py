@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import wraps
@@ -10,18 +9,19 @@ from inspect import Signature, signature
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
-from typer import Context, Option, Typer
+from typer import Context, Exit, Option, Typer
 
 from ..feeds import FeedSettings, load_settings
 from ..operating.times import parse_time
 from ..storage import Micros, is_shared_storage, storage_exists
+from ..storage.registry import redact_url
 from .errors import CommandError
 from .output import print_json, print_result
 
 DEFAULT_URL = "sqlite:///perdure.db"
 """The storage URL to use if --url, PERDURE_URL and the settings file do not set one."""
 DEFAULT_SETTINGS_FILES = ("feeds.toml", "feeds.yaml", "feeds.yml")
-_STORAGE_URL = re.compile(r"(?P<scheme>[^:/?@]+:)//(?:[^/?@]*@)?(?P<place>[^?@]*)(?:\?[^@]*)?")
+
 _URL_HELP = "Storage URL: sqlite:///FILE, postgresql://..., redis://... or dynamodb://TABLE."
 
 UrlOption = Annotated[
@@ -51,12 +51,17 @@ class CommonOptions:
             raise CommandError(f"storage not found: {redact_url(url)}; {hint}set --url or PERDURE_URL")
         return url
 
-    def print(self, result: object, lines: Iterable[str]) -> None:
-        """Print `result` as JSON if the user gave --json, otherwise print `lines`."""
+    def print(self, result: object, lines: Iterable[str], *, ok: bool = True) -> None:
+        """Print `result` as JSON if the user gave --json, otherwise print `lines`.
+
+        If `ok` is false, exit with status 1.
+        """
         if self.json:
             print_json(result)
         elif text := "\n".join(lines):
             print_result(text)
+        if not ok:
+            raise Exit(1)
 
 
 def command(app: Typer, name: str | None = None) -> Callable[[Callable[..., None]], None]:
@@ -92,12 +97,6 @@ def storage_url(given: str | None, configured: str | None = None) -> str:
     An empty string counts as a URL, so that it causes an error instead of selecting the default.
     """
     return next(url for url in (given, configured, DEFAULT_URL) if url is not None)
-
-
-def redact_url(url: str) -> str:
-    """Return `url` without user, password and query parameters, or only its scheme if it is malformed."""
-    found = _STORAGE_URL.fullmatch(url)
-    return f"{url.partition(':')[0]}:..." if found is None else f"{found['scheme']}//{found['place']}"
 
 
 def require_shared(url: str) -> None:

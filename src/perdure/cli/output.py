@@ -18,6 +18,7 @@ from rich.logging import RichHandler
 
 from ..operating import TaskDetail, TaskSummary, Throughput, outcome_json
 from ..operating.times import iso
+from ..tasks import Status
 
 stdout = Console(highlight=False, emoji=False)
 stderr = Console(stderr=True, highlight=False, emoji=False)
@@ -51,6 +52,12 @@ def truncate(text: str, length: int) -> str:
 def plural(count: int, one: str, many: str | None = None) -> str:
     """Return a number with its noun, such as `1 task` or `12 000 tasks`."""
     return f"{count:,} {one if count == 1 else many or f'{one}s'}".replace(",", " ")
+
+
+def describe_counts(counts: Mapping[Status, int]) -> str:
+    """Return the number of tasks, and how many of them have each status."""
+    parts = ", ".join(f"{count} {status.value.replace('_', ' ')}" for status, count in counts.items())
+    return f"{sum(counts.values())}: {parts}"
 
 
 def key_values(*rows: tuple[str, str]) -> Iterator[str]:

@@ -147,7 +147,10 @@ class DirtyHours:
         return until
 
     async def _read_marks(self, record: Record) -> Mapping[int, Micros]:
-        """Decode the marks of a day. If its record is damaged, all hours are dirty, and it is replaced."""
+        """Return the marks in the record of a day. If it cannot be decoded, return marks for all hours.
+
+        A damaged record is replaced. A record of a newer version of perdure is kept.
+        """
         try:
             return dict(parse_marks(record).until)
         except (CorruptFeedRecord, NewerFormat) as error:

@@ -55,7 +55,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def trend_hour(self) -> int:
-        """The number of the hour in which the last 48 hours start, which `today` and `day_before` cover."""
+        """The number of the hour that was 48 hours ago. `today` and `day_before` count shares since then."""
         return (self.now - 2 * DAY) // HOUR
 
     @property

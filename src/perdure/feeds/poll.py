@@ -210,7 +210,10 @@ class Poll:
         )
 
     def _next_cursor(self, gap: Gap, page: FeedPage) -> str | None:
-        """Return the page's cursor. If it was used before, return the gap's cursor, which closes the gap."""
+        """Return the cursor from which reading the gap continues: the cursor of the page.
+
+        If this poll has already used that cursor, return the gap's own cursor instead, which closes the gap.
+        """
         used = self._cursors_by_gap[gap.floor, gap.late_floor]
         if gap.cursor is None:
             used.clear()

@@ -101,7 +101,10 @@ def page_read(
 
 
 def audited(account: Account, *, posts: int) -> Account:
-    """Apply a complete audit, which stored `posts` posts newer than the profile. No posts remain unseen."""
+    """Apply a complete audit, after which no posts are unseen.
+
+    `posts` is the number of posts that the audit stored and that are newer than the profile.
+    """
     return replace(
         account,
         posts_since_profile=account.posts_since_profile + posts,

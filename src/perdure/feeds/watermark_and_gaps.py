@@ -7,10 +7,10 @@ unread range below it becomes a gap, which later pages close. These functions ar
 1. The state of an account never marks an item as read before the item is stored.
 2. The watermark rises to the time of the newest item on a page, and never falls. An item that is dated more
    than `MAX_CLOCK_AHEAD` in the future does not raise it.
-3. The floor of a new gap is `OVERLAP` below the watermark, because items less than a minute apart are often
-   out of order. A page reaches the floor if its last item is older than the floor.
+3. The floor of a new gap is `OVERLAP` below the watermark before the poll, because items less than a minute
+   apart are often out of order. A page reaches the floor if its last item is older than the floor.
 4. Below the floor, reading continues only while pages contain new items, and at most down to `LATE_WINDOW`
-   below the watermark.
+   below the same watermark.
 5. Reading also ends when the source returns no cursor or repeats a cursor.
 6. If an account posts often, a back-dated post can appear below the newest page. So a poll is
    a deep read if the watermark has risen by `DEEP_READ_INTERVAL` since the previous deep read. A deep read

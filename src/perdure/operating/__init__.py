@@ -3,6 +3,7 @@
 Start with `operator` (all operations), then read `views` (how tasks are presented to operators).
 """
 
+from .applications import ApplicationCounts, ApplicationSummary
 from .errors import AmbiguousId, IdTooShort, NoOpenQuestion
 from .listing import TaskSummaryPage
 from .operator import Operator
@@ -13,6 +14,8 @@ from .watch import TaskChanges, WatchConfig
 
 __all__ = [
     "AmbiguousId",
+    "ApplicationCounts",
+    "ApplicationSummary",
     "Bucket",
     "ClaimSummary",
     "Event",

@@ -8,6 +8,7 @@ import msgspec
 
 from ..storage import Micros, Position, Record, Space, Storage, Tag, is_last_page
 from ..tasks import Owner, Snapshot
+from ..tasks.application import application_of
 from ..tasks.errors import InvalidCursor, NotFound
 from ..tasks.owner import partition_of
 from ..tasks.stored_task import TASKS, task_address
@@ -75,31 +76,44 @@ async def iterate_records(
 async def find(storage: Storage, text: str, *, max_scanned: int | None = None, now: Micros) -> Snapshot:
     """Return the task with this id, or the only task whose id starts with `text`.
 
-    A complete id is found with one read if the task belongs to the local user or to an anonymous client. Any
-    other complete id is searched for among all tasks, newest first. A prefix is compared with the ids of all
-    tasks, to make sure that it is unique. `max_scanned` limits the number of tasks that are read.
+    A complete id is searched for among all tasks, newest first; for each application that occurs, one read
+    finds a task of its local user or of an anonymous client. A prefix is compared with the ids of all tasks,
+    to make sure that it is unique. `max_scanned` limits the number of tasks that are read.
     """
     if not is_task_id(text) or len(text) < MIN_PREFIX_LENGTH:
         raise IdTooShort(MIN_PREFIX_LENGTH)
-    is_complete = len(text) >= TASK_ID_LENGTH
-    if is_complete and (direct := await _get_unowned(storage, text, now)) is not None:
-        return direct
+    records = iterate_records(storage, TASKS, descending=True, max_records=max_scanned, now=now)
     found: list[Record] = []
-    async for record in iterate_records(storage, TASKS, descending=True, max_records=max_scanned, now=now):
-        if record.key.startswith(text):
-            found.append(record)
-            if is_complete or len(found) > 1:
-                break
+    if len(text) >= TASK_ID_LENGTH:
+        found += await _find_complete(storage, records, text, now)
+    else:
+        async for record in records:
+            if record.key.startswith(text):
+                found.append(record)
+                if len(found) > 1:
+                    raise AmbiguousId(text, sorted(record.key for record in found))
     if not found:
         raise NotFound
-    if len(found) > 1:
-        raise AmbiguousId(text, sorted(record.key for record in found))
-    return Snapshot.from_record(found[0])
+    return Snapshot.head_of(found[0])
 
 
-async def _get_unowned(storage: Storage, task_id: TaskId, now: Micros) -> Snapshot | None:
-    """Return the task with this id if it belongs to the local user or an anonymous client, else None."""
+async def _find_complete(
+    storage: Storage, records: AsyncIterator[Record], task_id: TaskId, now: Micros
+) -> list[Record]:
+    applications: set[str] = set()
+    async for record in records:
+        if record.key == task_id:
+            return [record]
+        application = application_of(record.partition)
+        if application not in applications:
+            applications.add(application)
+            if found := await _get_unowned(storage, application, task_id, now):
+                return found
+    return []
+
+
+async def _get_unowned(storage: Storage, application: str, task_id: TaskId, now: Micros) -> list[Record]:
+    """Return the task with this id if it belongs to the local user or an anonymous client."""
     owners = (Owner.local(), Owner.anonymous())
-    addresses = [task_address(partition_of(owner, task_id), task_id) for owner in owners]
-    records = await storage.get_many(addresses, now=now)
-    return next((Snapshot.from_record(record) for record in records if record is not None), None)
+    addresses = [task_address(partition_of(application, owner, task_id), task_id) for owner in owners]
+    return [each for each in await storage.get_many(addresses, now=now) if each is not None]

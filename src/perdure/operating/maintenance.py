@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from hashlib import blake2b
 from secrets import token_hex
 from urllib.parse import urlsplit
@@ -22,9 +23,13 @@ from ..storage.copy import COPIES, ProgressCallback, copy_records
 from ..storage.errors import NewerFormat
 from ..storage.inspection_and_quarantine import Inspection, inspect
 from ..storage.time_types import MINUTE, system_clock, to_seconds
+from ..tasks.encrypted_body import key_ids
+from ..tasks.encryption import Keyring
 from ..tasks.idempotency import IDEMPOTENCY_KEYS, decode_task_id
 from ..tasks.secret_key import CURSOR_KEY, LOCATOR_KEY, SETTINGS, decode_key
-from ..tasks.stored_task import LEASES, TASKS, Snapshot
+from ..tasks.stored_task import LEASES, NO_KEYS, TASKS, Snapshot
+from .applications import ApplicationSummary, count_applications
+from .encryption_keys import count_by_key
 from .errors import MaintenanceError
 from .listing import iterate_records
 
@@ -40,7 +45,7 @@ def _decode_setting(record: Record) -> object:
 DECODERS: Mapping[Space, Callable[[Record], object]] = {
     SETTINGS: _decode_setting,
     IDEMPOTENCY_KEYS: decode_task_id,
-    TASKS: Snapshot.from_record,
+    TASKS: Snapshot.head_of,
     LEASES: leases.read,
     ACCOUNTS: StoredAccount.from_record,
     ITEMS: parse_item,
@@ -165,8 +170,14 @@ class HealthReport(msgspec.Struct, frozen=True, kw_only=True):
     """Number of records that were written by a newer version of perdure. They are not a problem."""
     quarantined: int
     """Number of damaged records in quarantine."""
+    encrypted: Mapping[str, int]
+    """Number of tasks that are encrypted with each key, by the id of the key."""
+    missing_keys: tuple[str, ...]
+    """The ids of keys that are needed to read tasks, and that were not given."""
     engine: str
     server: ServerInfo
+    applications: tuple[ApplicationSummary, ...]
+    """The applications that have tasks in the storage, with the number of their tasks."""
     write_seconds: float
     """Number of seconds that it took to write and delete a test record."""
 
@@ -180,49 +191,63 @@ class HealthReport(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.remaining or self.has_clock_skew)
 
 
-async def check_storage(url: str, *, repair: bool) -> HealthReport:
-    """Check a storage and all its records.
+async def check_storage(url: str, *, repair: bool, keys: Keyring) -> HealthReport:
+    """Check a storage and all its records. Encrypted tasks are decrypted if `keys` has their key.
 
     With `repair`, correct wrong counters, quarantine damaged records, and check again.
     """
     async with await open_storage(url) as storage:
-        findings, inspection = await _check(storage, repair=repair)
+        findings, inspection = await _check(storage, repair=repair, keys=keys)
         remaining = findings
         if repair and findings:
-            remaining, inspection = await _check(storage, repair=False)
+            remaining, inspection = await _check(storage, repair=False, keys=keys)
+        encrypted = await count_by_key(storage, now=0)
         write_seconds = await measure_write(storage, "doctor")
         counts = [await storage.counts(space, now=0) for space in ALL_SPACES]
+        applications = (await count_applications(storage, now=system_clock())).applications
         return HealthReport(
             findings=findings,
             remaining=remaining,
             records=sum(sum(each.values()) for each in counts),
-            newer=inspection.newer,
+            newer=inspection.not_readable,
             quarantined=inspection.quarantined,
+            encrypted=encrypted,
+            missing_keys=tuple(key_id for key_id in encrypted if key_id not in keys.key_ids),
             engine=storage.name,
             server=await server_info(storage),
+            applications=applications,
             write_seconds=write_seconds,
         )
 
 
-async def _check(storage: Storage, *, repair: bool) -> tuple[tuple[str, ...], Inspection]:
+async def _check(storage: Storage, *, repair: bool, keys: Keyring) -> tuple[tuple[str, ...], Inspection]:
     """Return the problems, one sentence each, and the result of inspecting the records."""
     engine = await storage.maintain(repair=repair)
-    records = await inspect_records(storage, repair=repair, now=system_clock())
+    records = await inspect_records(storage, repair=repair, keys=keys, now=system_clock())
     return (*engine.findings, *(str(each) for each in records.damaged)), records
 
 
-async def inspect_records(storage: Storage, *, repair: bool, now: Micros) -> Inspection:
+async def inspect_records(
+    storage: Storage, *, repair: bool, keys: Keyring = NO_KEYS, now: Micros
+) -> Inspection:
     """Decode all records. With `repair`, quarantine the damaged ones."""
+    decoders: Mapping[Space, Callable[[Record], object]] = {**DECODERS, TASKS: partial(_decode_task, keys)}
     found = [
         await inspect(storage, space, decode, repair=repair and space in QUARANTINED_SPACES, now=now)
-        for space, decode in DECODERS.items()
+        for space, decode in decoders.items()
     ]
     return Inspection(
         examined=sum(each.examined for each in found),
         damaged=tuple(damage for each in found for damage in each.damaged),
-        newer=sum(each.newer for each in found),
+        not_readable=sum(each.not_readable for each in found),
         quarantined=sum(each.quarantined for each in found),
     )
+
+
+def _decode_task(keys: Keyring, record: Record) -> Snapshot:
+    """Decode a task, with what is encrypted in it if there is a key."""
+    head = Snapshot.head_of(record)
+    return Snapshot.from_record(record, keys) if key_ids(head.task) <= set(keys.key_ids) else head
 
 
 async def server_info(storage: Storage) -> ServerInfo:

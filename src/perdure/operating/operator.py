@@ -16,13 +16,15 @@ from ..storage import Micros, Storage
 from ..storage.time_types import HOUR, system_clock
 from ..tasks import Snapshot, Status, StoreConfig, TaskRecord, TaskStore, edits
 from ..tasks.canonical_json import JsonLike
-from ..tasks.errors import NotFound
+from ..tasks.encryption import Keyring
+from ..tasks.errors import KeyMissing, NotFound
 from ..tasks.lifecycle import ACTIVE_STATUSES
 from ..tasks.listing import DEFAULT_PAGE_SIZE, scan_tasks
 from ..tasks.secret_key import LOCATOR_KEY, load_key
 from ..tasks.stored_task import LEASES, TASKS, lease_address, task_address
 from ..tasks.task_record import is_task_id
 from . import listing, stats
+from .applications import ApplicationCounts, count_applications
 from .errors import NoOpenQuestion
 from .listing import TaskSummaryPage
 from .locators import Sealer
@@ -31,10 +33,12 @@ from .stats import MAX_READ_CHARS, Stats, Throughput
 from .views import (
     TAGS,
     ClaimSummary,
+    Question,
     TaskDetail,
     TaskSummary,
     describe_task,
-    matches_name,
+    matches_filter,
+    open_questions,
     parse_claim,
     summarize_newer,
     summarize_task,
@@ -45,9 +49,10 @@ MAX_CLAIMS = 1000
 
 
 class Operator:
-    """Reads the tasks of all owners, cancels them, answers their questions, and purges them.
+    """Reads the tasks of all owners and applications, cancels them, answers their questions, and purges them.
 
-    If the servers use a custom `config`, pass it here too, so that the same limits apply to answers.
+    If the servers use a custom `config`, pass it here too, so that the same limits apply to answers. Views of
+    tasks show only what is not encrypted, and need no keys; to change an encrypted task, pass its `keys`.
     """
 
     def __init__(
@@ -56,11 +61,12 @@ class Operator:
         clock: Callable[[], Micros] = system_clock,
         *,
         config: StoreConfig = StoreConfig(),
+        keys: Keyring | None = None,
     ) -> None:
         self.storage = storage
         self.clock = clock
-        self._store = TaskStore(storage, replace(config, allow_anonymous=True), clock=clock)
-        self._runtime = Runtime(self._store, Functions())  # used to cancel tasks; it runs none
+        self._config = replace(config, allow_anonymous=True, encrypt="credentials")
+        self._keys = keys
         self._sealers: tuple[Sealer, Sealer] | None = None
 
     # Reading
@@ -70,30 +76,37 @@ class Operator:
         *,
         statuses: Collection[Status] | None = None,
         name: str | None = None,
+        application: str | None = None,
         after: str | None = None,
         limit: int = DEFAULT_PAGE_SIZE,
     ) -> TaskSummaryPage:
         """Return a page of tasks, newest first. `after` is the `next_cursor` of the previous page.
 
-        `name` selects tasks by their function, tool or method. There is no index of names: a call reads at
-        most 1,000 tasks, so a page can be short or empty and still have a `next_cursor`.
+        `name` selects tasks by their function, tool or method, and `application` by their application. There
+        is no index of either: a call reads at most 1,000 tasks, so a page can be short or empty and still
+        have a `next_cursor`.
         """
         locators, cursors = await self._load_sealers()
         now = self.clock()
         scan = await scan_tasks(
             self.storage,
             [None] if statuses is None else [tag for status in sorted(set(statuses)) for tag in TAGS[status]],
-            matches=None if name is None else lambda task: matches_name(task, name),
+            matches=None
+            if name is None and application is None
+            else lambda task: matches_filter(task, name, application),
             after=listing.decode_cursor(after, cursors),
             limit=limit,
             max_chars=MAX_READ_CHARS,
             descending=True,
+            read=Snapshot.head_of,
             now=now,
         )
         return TaskSummaryPage(
             tasks=tuple(summarize_task(each, now=now, locate=locators.seal) for each in scan.found),
             corrupt=tuple(each.task_id for each in scan.corrupt),
-            newer=tuple(summarize_newer(each, now=now, locate=locators.seal) for each, _ in scan.newer),
+            newer=tuple(
+                summarize_newer(each, now=now, locate=locators.seal) for each, _ in scan.not_readable
+            ),
             next_cursor=listing.encode_cursor(scan.next_position, cursors),
         )
 
@@ -112,6 +125,12 @@ class Operator:
     async def counts(self) -> dict[Status, int]:
         """Return the number of tasks in each status. This query is cheap."""
         return await stats.count_tasks(self.storage, self.clock())
+
+    async def applications(self) -> ApplicationCounts:
+        """Count the tasks of each application. This reads up to 6,000 tasks; `check_storage` reads all."""
+        return await count_applications(
+            self.storage, max_records=stats.MAX_SCANNED, max_chars=MAX_READ_CHARS, now=self.clock()
+        )
 
     async def claimed_count(self) -> int:
         """Return the number of tasks that workers have claimed. This query is cheap."""
@@ -134,7 +153,7 @@ class Operator:
         )
 
     async def oldest_queued(self) -> TaskSummary | None:
-        """Return the first queued task among the 1,000 oldest tasks in the status `working`."""
+        """Return the oldest queued task among the 1,000 oldest tasks that are queued or running."""
         return await self._summarize_or_none(await stats.oldest_queued(self.storage, self.clock()))
 
     async def oldest_open_question(self) -> TaskSummary | None:
@@ -162,13 +181,14 @@ class Operator:
         *,
         statuses: Collection[Status] | None = None,
         name: str | None = None,
+        application: str | None = None,
         limit: int = DEFAULT_PAGE_SIZE,
         config: WatchConfig = DEFAULT_WATCH,
     ) -> AsyncGenerator[TaskChanges]:
         """Yield the newest tasks, and then the changes to that list, until the generator is closed."""
         return watch_page(
             self.storage.watch(TASKS),
-            lambda: self.tasks(statuses=statuses, name=name, limit=limit),
+            lambda: self.tasks(statuses=statuses, name=name, application=application, limit=limit),
             config,
         )
 
@@ -187,35 +207,46 @@ class Operator:
     async def cancel(self, locator: str, task_id: str) -> TaskSummary:
         """Cancel a task that is not running, or ask the worker of a running task to cancel it.
 
-        Raise TerminalTask if the task has already finished.
+        Raise TerminalTask if the task has already finished, and KeyMissing if it is encrypted with a key
+        that this process does not have.
         """
-        owner = (await self._snapshot(locator, task_id)).task.owner
-        return await self._summarize(await self._runtime.cancel(owner, task_id))
+        task = (await self._snapshot(locator, task_id)).task
+        runtime = Runtime(self._store(task.application), Functions())  # it runs no tasks
+        return await self._summarize(await runtime.cancel(task.owner, task_id))
 
     async def answer(self, locator: str, task_id: str, key: str, value: JsonLike) -> TaskSummary:
         """Answer an open question. For a form, `value` is `{"action": "accept", "content": {...}}`.
 
         Raise NoOpenQuestion if the question is not open, and MalformedAnswer if the answer is invalid.
         """
-        from ..tasks.form_validation import check_form  # noqa: PLC0415 (jsonschema is slow to import, and answers are rare)
 
         def edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
             if not task.is_terminal and key not in task.outstanding:
                 raise NoOpenQuestion(key, task.outstanding)
-            answered = edits.answer(task, {key: value}, now=now, config=config)  # checks the limits first
-            check_form(key, task.inputs[key], value)
-            return answered
+            return edits.answer(task, {key: value}, now=now, config=config)
 
-        owner = (await self._snapshot(locator, task_id)).task.owner
+        task = (await self._snapshot(locator, task_id)).task
+        store = self._store(task.application)
         return await self._summarize(
-            await self._store.update(owner, task_id, lambda read: self._store.edit(read, edit))
+            await store.update(task.owner, task_id, lambda read: store.edit(read, edit))
         )
 
     async def purge(self, *, finished_before: Micros | None = None, dry_run: bool = False) -> PurgeReport:
         """Delete expired records and, if `finished_before` is set, all tasks that finished by that time."""
-        return await purge(self._store, finished_before=finished_before, dry_run=dry_run)
+        return await purge(
+            self.storage,
+            self._store,
+            finished_before=finished_before,
+            dry_run=dry_run,
+            now=self.clock(),
+        )
 
     # Internal
+
+    def _store(self, application: str) -> TaskStore:
+        return TaskStore(
+            self.storage, self._config, application=application, keys=self._keys, clock=self.clock
+        )
 
     async def _load_sealers(self) -> tuple[Sealer, Sealer]:
         """Return the sealer for locators and the sealer for cursors."""
@@ -232,15 +263,26 @@ class Operator:
         record = await self.storage.get(task_address(partition, task_id), now=self.clock())
         if record is None:
             raise NotFound
-        return Snapshot.from_record(record)
+        return Snapshot.head_of(record)
 
     async def _summarize(self, snapshot: Snapshot) -> TaskSummary:
         locators, _ = await self._load_sealers()
-        return summarize_task(snapshot, now=self.clock(), locate=locators.seal)
+        head = Snapshot.head_of(snapshot.record)  # a changed task was decrypted
+        return summarize_task(head, now=self.clock(), locate=locators.seal)
 
     async def _summarize_or_none(self, snapshot: Snapshot | None) -> TaskSummary | None:
         return None if snapshot is None else await self._summarize(snapshot)
 
     async def _describe(self, snapshot: Snapshot) -> TaskDetail:
         lease = await self.storage.get(lease_address(snapshot.record), now=self.clock())
-        return describe_task(snapshot, await self._summarize(snapshot), lease)
+        detail = describe_task(snapshot, await self._summarize(snapshot), lease)
+        if snapshot.task.is_encrypted and snapshot.task.operators_answer:
+            return replace(detail, questions=self._questions_to_operators(snapshot))
+        return detail
+
+    def _questions_to_operators(self, head: Snapshot) -> tuple[Question, ...]:
+        """Return the open questions of an encrypted task that lets operators answer them."""
+        try:
+            return open_questions(Snapshot.from_record(head.record, self._keys).task)
+        except KeyMissing:
+            return ()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
-from ..storage import Micros
-from ..tasks import Snapshot, TaskStore
+from ..storage import Micros, Storage
+from ..tasks import Snapshot, TaskRecord, TaskStore
 from ..tasks.listing import read_task
+from ..tasks.store import PURGE_BATCH_SIZE
 from ..tasks.stored_task import TASKS
 from .listing import iterate_records
 from .stats import FINISHED_STATUSES, count_expired
@@ -24,31 +25,41 @@ class PurgeReport(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool
 
 
-async def purge(store: TaskStore, *, finished_before: Micros | None, dry_run: bool) -> PurgeReport:
-    """Delete expired records, and tasks that finished by `finished_before`. A dry run only counts them."""
-    expired = await count_expired(store.storage, store.clock()) if dry_run else await _purge_expired(store)
+async def purge(
+    storage: Storage,
+    open_store: Callable[[str], TaskStore],
+    *,
+    finished_before: Micros | None,
+    dry_run: bool,
+    now: Micros,
+) -> PurgeReport:
+    """Delete expired records, and tasks that finished by `finished_before`. A dry run only counts them.
+
+    `open_store` returns the store of an application.
+    """
+    expired = await (count_expired(storage, now) if dry_run else _purge_expired(storage, now))
     finished = 0
     if finished_before is not None:
-        async for snapshot in _finished_before(store, finished_before):
-            finished += dry_run or await store.delete(snapshot.task.owner, snapshot.task.task_id)
+        async for task in _finished_before(storage, finished_before, now):
+            finished += dry_run or await open_store(task.application).delete(task.owner, task.task_id)
     return PurgeReport(expired=expired, finished=finished, dry_run=dry_run)
 
 
-async def _purge_expired(store: TaskStore) -> int:
-    now, count, has_more = store.clock(), 0, True
+async def _purge_expired(storage: Storage, now: Micros) -> int:
+    count, has_more = 0, True
     while has_more:
-        purged = await store.purge(now=now)
-        count += len(purged.task_ids)
-        has_more = purged.more
+        purged = await storage.purge(until=now, limit=PURGE_BATCH_SIZE)
+        count += sum(each.space == TASKS for each in purged)
+        has_more = len(purged) == PURGE_BATCH_SIZE
     return count
 
 
-async def _finished_before(store: TaskStore, time: Micros) -> AsyncIterator[Snapshot]:
+async def _finished_before(storage: Storage, time: Micros, now: Micros) -> AsyncIterator[TaskRecord]:
     """Yield the tasks that finished by a given time, grouped by status, oldest first."""
     for tag in (tag for status in FINISHED_STATUSES for tag in TAGS[status]):
-        async for record in iterate_records(store.storage, TASKS, tag=tag, now=store.clock()):
+        async for record in iterate_records(storage, TASKS, tag=tag, now=now):
             if record.order > time:
                 break
-            snapshot = read_task(record)
-            if isinstance(snapshot, Snapshot) and (snapshot.task.finished_at or time + 1) <= time:
-                yield snapshot
+            read = read_task(record, Snapshot.head_of)
+            if isinstance(read, Snapshot) and (read.task.finished_at or time + 1) <= time:
+                yield read.task

@@ -131,17 +131,20 @@ def group_by_worker(claims: Sequence[ClaimSummary], now: Micros) -> tuple[Worker
 
 
 async def oldest_queued(storage: Storage, now: Micros) -> Snapshot | None:
-    """Return the first queued task among the 1,000 oldest working tasks. Only queued tasks have a lane."""
+    """Return the oldest queued task among the 1,000 oldest tasks that are queued or running.
+
+    Only the records of queued tasks have a lane.
+    """
     records = iterate_records(storage, TASKS, tag=Status.WORKING.value, max_records=MAX_SCANNED, now=now)
     async for record in records:
-        if record.lane is not None and isinstance(task := read_task(record), Snapshot):
+        if record.lane is not None and isinstance(task := read_task(record, Snapshot.head_of), Snapshot):
             return task
     return None
 
 
 async def oldest_open_question(storage: Storage, now: Micros) -> Snapshot | None:
     records = await storage.page(TASKS, limit=1, tag=Status.INPUT_REQUIRED.value, now=now)
-    task = read_task(records[0]) if records else None
+    task = read_task(records[0], Snapshot.head_of) if records else None
     return task if isinstance(task, Snapshot) else None
 
 

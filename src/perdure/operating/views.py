@@ -28,6 +28,7 @@ from ..tasks import (
     Success,
     TaskRecord,
 )
+from ..tasks.application import application_of
 from ..tasks.inputs import Input
 from ..tasks.owner import OwnerKind
 from ..tasks.stored_task import COMPLETED_WITH_ERROR
@@ -41,7 +42,7 @@ TAGS: dict[Status, tuple[Tag, ...]] = {
 
 
 Locator: TypeAlias = Annotated[str, msgspec.Meta(extra={"json": "omit"})]
-"""The encrypted partition of a task. Commands omit it from their output, and find tasks by id instead."""
+"""The encrypted name of a task's partition. Commands omit it in their output, and find tasks by id."""
 
 
 class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +54,8 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
     owner: str
     """A hash that identifies the owner. The logs contain the same hash."""
     owner_kind: OwnerKind
+    application: str
+    """The application to which the task belongs: the name of its server, unless the server sets another."""
     status: Status
     """The status of the task. It is `failed` if the result reports an error."""
     name: str
@@ -73,6 +76,8 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
     open_questions: int
     message: str | None
     """The latest status message. For a failed task, the first line of the error or exception."""
+    is_encrypted: bool = msgspec.field(name="encrypted")
+    """Whether arguments, progress, messages, questions and the result are encrypted, and so are not shown."""
     version: int
 
     @property
@@ -97,6 +102,7 @@ class NewerTask(msgspec.Struct, frozen=True, kw_only=True):
 
     task_id: str
     locator: Locator
+    application: str
     status: str
     """The storage tag of the task. It may be a status that this version of perdure does not know."""
     created_at: Timestamp
@@ -112,6 +118,7 @@ def summarize_newer(record: Record, *, now: Micros, locate: Callable[[str], str]
     return NewerTask(
         task_id=record.key,
         locator=locate(record.partition),
+        application=application_of(record.partition),
         status=record.tag,
         created_at=record.order,
         age=max(0, now - record.order),
@@ -125,7 +132,8 @@ def summarize_task(snapshot: Snapshot, *, now: Micros, locate: Callable[[str], s
         locator=locate(snapshot.record.partition),
         owner=task.owner.digest,
         owner_kind=task.owner.kind,
-        status=task.effective_status,
+        application=task.application,
+        status=_effective_status(snapshot),
         name=task_name(task),
         created_at=task.created_at,
         updated_at=task.last_updated_at,
@@ -135,15 +143,21 @@ def summarize_task(snapshot: Snapshot, *, now: Micros, locate: Callable[[str], s
         attempts=task.attempts,
         is_claimed=task.is_claimed,
         is_cancelling=task.cancel_requested_at is not None and not task.is_terminal,
-        has_error=task.is_error,
+        has_error=snapshot.record.tag == COMPLETED_WITH_ERROR,
         open_questions=0 if task.is_terminal else len(task.outstanding),
         message=_message(task),
+        is_encrypted=task.is_encrypted,
         version=snapshot.version,
     )
 
 
+def _effective_status(snapshot: Snapshot) -> Status:
+    """Return the status that operators see. It is known even if the outcome is encrypted."""
+    return Status.FAILED if snapshot.record.tag == COMPLETED_WITH_ERROR else snapshot.task.status
+
+
 def _message(task: TaskRecord) -> str | None:
-    if task.effective_status is not Status.FAILED:
+    if task.is_encrypted or task.effective_status is not Status.FAILED:
         return task.status_message
     cause = task.outcome.cause if isinstance(task.outcome, Success) else None
     return headline(cause or task.status_message or "")
@@ -168,6 +182,11 @@ def tool_name(task: TaskRecord) -> str | None:
         return _name_decoder.decode(task.params_json).name
     except msgspec.MsgspecError:
         return None
+
+
+def matches_filter(task: TaskRecord, name: str | None, application: str | None) -> bool:
+    """Return whether a task has this name and belongs to this application. None matches any."""
+    return application in (None, task.application) and (name is None or matches_name(task, name))
 
 
 def matches_name(task: TaskRecord, name: str) -> bool:
@@ -273,8 +292,8 @@ def describe_task(snapshot: Snapshot, summary: TaskSummary, lease: Record | None
         removed_log_entries=task.log.removed,
         ttl=task.ttl_ms,
         expires_at=record.expires_at,
-        timeline=tuple(sorted(_events(task, record), key=lambda event: event.at)),
-        questions=tuple(_question(key, asked) for key, asked in _open(task).items()),
+        timeline=tuple(sorted(_events(task, record, summary.status), key=lambda event: event.at)),
+        questions=open_questions(task),
         outcome=task.outcome,
         claim=None if lease is None else parse_claim(lease, summary.locator),
     )
@@ -300,7 +319,7 @@ def _arguments(task: TaskRecord) -> Json:
     return params
 
 
-def _events(task: TaskRecord, record: Record) -> Iterator[Event]:
+def _events(task: TaskRecord, record: Record, status: Status) -> Iterator[Event]:
     yield Event(at=task.created_at, kind="created")
     yield from _attempts(task)
     for key, asked in task.inputs.items():
@@ -310,7 +329,7 @@ def _events(task: TaskRecord, record: Record) -> Iterator[Event]:
     if task.cancel_requested_at is not None:
         yield Event(at=task.cancel_requested_at, kind="cancel requested")
     if task.finished_at is not None:
-        yield Event(at=task.finished_at, kind="finished", note=task.effective_status.value)
+        yield Event(at=task.finished_at, kind="finished", note=status.value)
     if task.run_at is not None and not task.is_terminal:
         yield Event(at=task.run_at, kind="next attempt", note=task.last_failure or "")
     if record.expires_at is not None:
@@ -325,8 +344,10 @@ def _attempts(task: TaskRecord) -> Iterator[Event]:
             yield Event(at=attempt.ended_at, kind=kind, note=attempt.reason or "")
 
 
-def _open(task: TaskRecord) -> dict[str, Input]:
-    return {} if task.is_terminal else task.outstanding
+def open_questions(task: TaskRecord) -> tuple[Question, ...]:
+    if task.is_terminal:
+        return ()
+    return tuple(_question(key, asked) for key, asked in task.outstanding.items())
 
 
 def _question(key: str, asked: Input) -> Question:

@@ -31,6 +31,7 @@ from ..storage import Micros, Storage
 from ..storage.errors import StorageError
 from ..storage.time_types import system_clock
 from ..tasks import StoreConfig
+from ..tasks.encryption import Keyring
 from ..tasks.errors import TaskError
 from ..tasks.stored_task import TASKS
 from .charts import CountHistory
@@ -55,7 +56,8 @@ class Dashboard:
 
     `feeds` adds the feed pages. `token` (at least 16 characters) is needed to log in; without one, only this
     machine has access. `hosts` are the allowed host names; None allows all, and requires a token. `read_only`
-    disables cancelling and answering. Pass the `config` of the servers if it is not the default.
+    disables cancelling and answering. Pass the `config` of the servers if it is not the default, and their
+    `keys`, without which encrypted tasks cannot be cancelled or answered.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Dashboard:
         read_only: bool = False,
         hosts: Collection[str] | None = LOOPBACK_HOSTS,
         config: StoreConfig = StoreConfig(),
+        keys: Keyring | None = None,
         clock: Callable[[], Micros] = system_clock,
     ) -> None:
         if hosts is None and token is None:
@@ -76,7 +79,7 @@ class Dashboard:
             )
         self._clock = clock
         self._signer = SessionSigner(token)
-        self._operator = Operator(storage, clock, config=config)
+        self._operator = Operator(storage, clock, config=config, keys=keys)
         self._history = CountHistory(self._operator.counts, clock)
         self._live = LiveUpdates(storage, [TASKS, ACCOUNTS] if feeds else [TASKS])
         self._renderer = Renderer(signer=self._signer, live=self._live, read_only=read_only, feeds=feeds)

@@ -103,7 +103,7 @@ class LiveView:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the page is up to date, because a browser shows it or it was rendered a moment ago."""
+        """Whether the page is up to date: a browser is showing it, or it was rendered a moment ago."""
         is_recent = time.monotonic() - self._rendered_at < MIN_POLL_SECONDS
         return not self.is_closed and (self.subscribers > 0 or is_recent)
 

@@ -68,6 +68,7 @@ class OverviewPages:
         self._operator = operator
         self._history = history
         self._clock = clock
+        self._applications = CachedQuery(operator.applications)
         self._queries = {span.name: CachedQuery(partial(self._query, span)) for span in SPANS.values()}
 
     def routes(self) -> list[BaseRoute]:
@@ -108,6 +109,7 @@ class OverviewPages:
             "counts": {"counts": counts, "base": base},
             "finished_chart": {"points": points, "span": span},
             "active_chart": {"points": points, "span": span},
+            "applications": {"base": base, "found": await self._applications.get()},
             "facts": {"base": base, "data": data, "finished": finished, "span": span},
         }
         return PageFragments(

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from ..storage.errors import InvalidArgument, NewerFormat, StorageError
+from ..storage.errors import InvalidArgument, NotReadableHere, StorageError
 from ..tasks import Status
 from ..tasks.errors import InvalidCursor, NotFound, TaskError
 from . import filters
@@ -152,12 +152,10 @@ def _status_and_detail(error: Exception) -> tuple[int, str]:
             return 404, "Task not found. It may have expired."
         case InvalidCursor():
             return 404, "Invalid page link. Start from the first page."
-        case NewerFormat():
-            return 409, f"Written by a newer version of perdure: {error}."
+        case NotReadableHere() | TaskError():
+            return 409, f"{error}."
         case StorageError():
             return 503, "The storage is unavailable. Try again shortly."
-        case TaskError():
-            return 409, f"{error}."
         case _:
             return 500, "Internal error. See the server log."
 

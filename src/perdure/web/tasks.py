@@ -95,6 +95,7 @@ class TaskPages:
             self._operator.tasks(
                 statuses=None if query.status is None else [query.status],
                 name=query.name,
+                application=query.application,
                 after=query.after,
                 limit=PAGE_SIZE,
             ),
@@ -235,11 +236,13 @@ class _ListQuery:
         self.base = mount_path(request)
         self.status = _parse_status(params.get("status"))
         self.name = params.get("name", "").strip() or None
+        self.application = params.get("application") or None
         self.after = params.get("after") or None
 
     def encode(self, **changes: str | None) -> str:
         """Return the query string of this list, with some parameters changed."""
-        params = {"status": self.status, "name": self.name, "after": self.after, **changes}
+        own = {"status": self.status, "name": self.name, "application": self.application, "after": self.after}
+        params = {**own, **changes}
         return urlencode({name: value for name, value in params.items() if value})
 
 

@@ -54,7 +54,7 @@ class ChangeOptions(FeedOptions):
     dry_run: DryRunOption = False
 
     def run_and_create(self, change: Callable[[Feeds], Awaitable[ChangeReport]]) -> ChangeReport:
-        """Call `change` and return its result. If `change` adds accounts, create the storage if needed."""
+        """Call `change` and return its result. Create a missing storage only if `change` adds accounts."""
         settings = read_settings_file(self.settings)
         url = self.storage(settings.url)
         if storage_exists(url):
@@ -180,9 +180,8 @@ def poll(account: AccountArgument, *, options: ChangeOptions) -> None:
         options.preview([AccountSummary.from_account(found.account)])
         return
     outcome = options.run(partial(Feeds.poll, name=account))
-    options.print(render.outcome_event(outcome), render.outcome(outcome, always=True))
-    if not isinstance(outcome, PollSucceeded):
-        raise typer.Exit(1)
+    is_ok = isinstance(outcome, PollSucceeded)
+    options.print(render.outcome_event(outcome), render.outcome(outcome, always=True), ok=is_ok)
 
 
 @command(feeds)
@@ -198,9 +197,8 @@ def backfill(
     start = past_time(since, system_clock())
     work = partial(Feeds.backfill, name=account, since=start, wait=not no_wait, dry_run=options.dry_run)
     report = options.run(work)
-    options.print(report, render.backfill(report, waited=not no_wait))
-    if not (report.is_done or report.dry_run or no_wait):
-        raise typer.Exit(1)
+    is_ok = report.is_done or report.dry_run or no_wait
+    options.print(report, render.backfill(report, waited=not no_wait), ok=is_ok)
 
 
 @command(feeds)
@@ -244,9 +242,7 @@ def status(
 ) -> None:
     """Show a summary of all accounts, and list the failing accounts and the alarms."""
     found = options.run(Feeds.status)
-    options.print(found, render.status(found))
-    if check and found.summary.alarms:
-        raise typer.Exit(1)
+    options.print(found, render.status(found), ok=not (check and found.summary.alarms))
 
 
 @command(feeds, "list")

@@ -1,7 +1,8 @@
 """Runs the server of `perdure serve`: starts and stops its parts, and routes requests to them.
 
-Requests for `/mcp` and other routes of the MCP server go to that server, `/health` goes to `Health`, and all
-other paths go to the dashboard. `/.well-known/` needs no token: there, clients find out how to get one.
+Requests for `/mcp` and other routes of the MCP server go to that server, `/health` goes to `Health`, `/ready`
+to `Readiness`, and all other paths go to the dashboard. `/.well-known/` needs no token: there, clients find
+out how to get one.
 """
 
 from __future__ import annotations
@@ -23,15 +24,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ...feeds.account import ACCOUNTS
 from ...feeds.api import open_source
 from ...mcp.adapters import ServerAdapter
-from ...mcp.errors import not_attached
+from ...operating.encryption_keys import find_missing_keys
 from ...operating.maintenance import measure_write
 from ...storage import Storage
 from ...storage.errors import StorageBusy, StorageError, StorageFull, StorageReadOnly, StorageUnavailable
+from ...tasks import TaskStore
 from ...tasks.stored_task import TASKS
 from ..errors import CommandError
 from ..options import read_settings_file
 from ..output import print_message
-from ..signals import stop_signals
+from ..signals import run_in_background, stop_signals
 from .banner import banner
 from .command import ServeOptions
 from .poller import FeedPoller
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("perdure.serve")
 
 HEALTH_PATH = "/health"
+READY_PATH = "/ready"
 WELL_KNOWN_PATH = "/.well-known/"
 SHUTDOWN_SECONDS = 2
 """When the server stops, requests that are still open are cancelled after this number of seconds."""
@@ -122,11 +125,11 @@ async def _start(hosted: HostedServer, options: ServeOptions) -> AsyncGenerator[
     dashboard_type = _import_dashboard() if options.dashboard else None
     poller = await _make_poller(hosted) if options.feeds else None
     tasks, server = hosted.tasks, _log_exceptions(hosted.app)
-    async with hosted.app.router.lifespan_context(hosted.app), AsyncExitStack() as stack:
-        adapter = tasks.adapter
-        if adapter is None:
-            raise CommandError(not_attached("the lifespan").error.message)
+    tasks.work = options.work
+    async with hosted.lifespan() as adapter, AsyncExitStack() as stack:
         storage = tasks.runtime.store.storage
+        if not (options.work or (await storage.info()).is_shared):
+            raise CommandError("--no-work needs a storage that workers can open; this one is in memory")
         is_protected = hosted.authenticates_clients and adapter.requires_authentication
         if options.token and not is_protected:
             server = _require_token(server, options.token)
@@ -140,16 +143,15 @@ async def _start(hosted: HostedServer, options: ServeOptions) -> AsyncGenerator[
                 read_only=options.read_only,
                 hosts=options.allowed_hosts,
                 config=tasks.runtime.store.config,
+                keys=tasks.runtime.store.keys,
             )
             await stack.enter_async_context(made.running())
             dashboard = made.app
         if poller is not None:
-            await stack.enter_async_context(poller.running(storage))
-        app = ServeApp(hosted, adapter, storage, server, dashboard, Health(storage, poller))
-        try:
-            yield app
-        finally:
-            app.is_stopping = True
+            await stack.enter_async_context(run_in_background(poller.poll_forever(storage)))
+        health = Health(storage, poller)
+        ready = Readiness(health, tasks.runtime.store)
+        yield ServeApp(hosted, adapter, storage, server, dashboard, health, ready)
 
 
 @dataclass
@@ -164,6 +166,7 @@ class ServeApp:
     dashboard: ASGIApp
     """The application that handles all other paths: the dashboard or, with --no-dashboard, the MCP server."""
     health: Health
+    readiness: Readiness
     is_stopping: bool = False
     open_posts: int = 0
     """Number of POST requests to the MCP server that have not been answered yet."""
@@ -194,6 +197,8 @@ class ServeApp:
             return self.server
         if path == HEALTH_PATH:
             return self.health
+        if path == READY_PATH:
+            return self.readiness
         if path.startswith(WELL_KNOWN_PATH):
             return self.hosted.app  # responds with 404, without a check of the token
         return self.dashboard
@@ -242,6 +247,39 @@ class Health:
                 except StorageError as error:
                     log.warning("writes to the storage are failing: %s", error)
         return self._storage.write_error
+
+
+class Readiness:
+    """The ASGI application at `/ready`. It reports whether this process can serve all tasks.
+
+    It is not ready if the storage fails, or if tasks are encrypted with a key that it does not have.
+    """
+
+    def __init__(self, health: Health, store: TaskStore) -> None:
+        self._health = health
+        self._store = store
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self.response()
+        await response(scope, receive, send)
+
+    async def response(self) -> Response:
+        health = await self._health.response()
+        if health.status_code != 200:
+            return health
+        store = self._store
+        try:
+            missing = await find_missing_keys(
+                store.storage, store.keys, application=store.application, now=store.clock()
+            )
+        except StorageError:
+            return JSONResponse({"status": "storage unavailable"}, 503)
+        if missing:
+            which = ", ".join(sorted(missing))
+            reason = f"tasks are encrypted with keys that this process does not have: {which}"
+            log.error("not ready: %s; set PERDURE_ENCRYPTION_KEY to the same keys in all processes", reason)
+            return JSONResponse({"status": "keys missing", "reason": reason}, 503)
+        return JSONResponse({"status": "ready"})
 
 
 def _log_exceptions(app: ASGIApp) -> ASGIApp:

@@ -21,6 +21,7 @@ SAMPLE_TOOLS = (
     ("", "read_feeds()         polls feeds; recent_posts() and shared_links() return the results"),
 )
 FEEDS = (("feeds", "polled from Bluesky; add accounts to this storage with: perdure feeds add HANDLE"),)
+NO_WORK = (("tasks", "run by workers only; start them with: perdure worker MODULE:SERVER"),)
 MAX_OTHER_TOOLS = 10
 """Maximum number of non-durable tools that the message lists."""
 BANNER = """\
@@ -67,6 +68,7 @@ def banner(
         *([("dashboard", f"{address}/{note}")] if options.dashboard else ()),
         ("MCP", f"{endpoint}   (streamable HTTP; 2026-07-28 and 2025-11-25)"),
         ("storage", f"{info.path or storage}   ({durability})"),
+        *(() if options.work else NO_WORK),
         *(FEEDS if options.feeds else ()),
         *(SAMPLE_TOOLS if hosted.is_sample else ()),
         *_durable_tools(tools),

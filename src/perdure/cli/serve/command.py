@@ -42,17 +42,18 @@ class ServeOptions:
     ] = None
     read_only: Annotated[bool, Option("--read-only", help="Make the dashboard read-only.")] = False
     dashboard: Annotated[bool, Option(help="Serve the dashboard at /.")] = True
+    work: Annotated[
+        bool, Option(help="Run tasks in this process. With --no-work, only workers run them.")
+    ] = True
     feeds: Annotated[bool, Option("--feeds", help="Also poll the Bluesky accounts in the storage.")] = False
 
     def check_tokens(self) -> None:
         """Raise CommandError if a token is invalid, or if no token is set and other machines can connect."""
+        advice = f"generate a token with: {GENERATE_HINT}"
         others = [*(self.allowed_host or ()), *([] if is_loopback(self.host) else [self.host])]
         if others and not self.token:
-            raise CommandError(
-                f"{others[0]} is reachable from other machines, so a token is required; "
-                f"set --token or PERDURE_TOKEN; generate a token with: {GENERATE_HINT}"
-            )
-        advice = f"generate one with: {GENERATE_HINT}"
+            reason = f"{others[0]} is reachable from other machines, so a token is required"
+            raise CommandError(f"{reason}; set --token or PERDURE_TOKEN; {advice}")
         for name, token in (("token", self.token), ("dashboard token", self.dashboard_token)):
             if token and (not token.isascii() or not token.isprintable() or " " in token):
                 raise CommandError(f"the {name} must be printable ASCII without spaces; {advice}")
@@ -133,5 +134,5 @@ def serve(
     if server is None:
         hosted = sample_server(storage_url(url), options, simulated=sample_feeds)
     else:
-        hosted = load_server(server, options.allowed_hosts)
+        hosted = load_server(server, options)
     anyio.run(run, options, hosted)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 import anyio
@@ -16,7 +15,6 @@ from ...storage import Storage
 from ...storage.errors import PerdureError
 from ..errors import error_message
 from ..feeds.render import outcome as outcome_lines
-from ..signals import run_in_background
 
 log = logging.getLogger("perdure.feeds")
 
@@ -34,11 +32,9 @@ class FeedPoller:
     is_failing: bool = False
     """Whether the poller has failed and has not polled any account since then."""
 
-    def running(self, storage: Storage) -> AbstractAsyncContextManager[object]:
-        """Poll until the `async with` block ends, then release the accounts. `storage` must remain open."""
-        return run_in_background(self._poll_forever(FeedStore(storage)))
-
-    async def _poll_forever(self, store: FeedStore) -> None:
+    async def poll_forever(self, storage: Storage) -> None:
+        """Poll until cancelled, then release the accounts. `storage` must remain open until then."""
+        store = FeedStore(storage)
         delay = MIN_RESTART_SECONDS
         while True:
             started = time.monotonic()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from mcp.server import MCPServer
 from mcp.server.lowlevel import Server
@@ -13,7 +14,8 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.applications import Starlette
 
 from ...mcp import Tasks
-from ...mcp.errors import ATTACH_TO_FASTMCP, ATTACH_TO_LOW_LEVEL, ATTACH_TO_MCPSERVER
+from ...mcp.adapters import ServerAdapter
+from ...mcp.errors import ATTACH_TO_FASTMCP, ATTACH_TO_LOW_LEVEL, ATTACH_TO_MCPSERVER, not_attached
 from ...mcp.server import tasks_of
 from ...runtime import App
 from ...samples import SampleFeeds, make_server, simulated_feeds
@@ -27,8 +29,6 @@ from .command import ServeOptions
 if TYPE_CHECKING:
     from fastmcp import FastMCP
 
-AllowedHosts: TypeAlias = tuple[str, ...] | None
-"""The host names that are allowed in requests, or None if any host name is allowed."""
 
 MCP_PATH = "/mcp"
 TOKEN_OWNER = Owner.client("perdure serve", "token")
@@ -49,6 +49,15 @@ class HostedServer:
     storage: str | None = None
     """The storage URL if this is the sample server, or None if it is the user's own server."""
 
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncGenerator[ServerAdapter]:
+        """Enter the lifespan of the server, in which its tasks run. It serves nothing by that."""
+        async with self.app.router.lifespan_context(self.app):
+            adapter = self.tasks.adapter
+            if adapter is None:
+                raise CommandError(not_attached("the lifespan").error.message)
+            yield adapter
+
     @property
     def is_sample(self) -> bool:
         return self.storage is not None
@@ -59,39 +68,40 @@ def sample_server(url: str, options: ServeOptions, *, simulated: bool) -> Hosted
     tasks = Tasks(url, runtime=DEMO_CONFIG, identify=(lambda _: TOKEN_OWNER) if options.token else None)
     feeds = simulated_feeds() if simulated else SampleFeeds(settings=read_settings_file())
     server = make_server(tasks, feeds)
-    return replace(_host(server, server.name, ATTACH_TO_MCPSERVER, options.allowed_hosts), storage=url)
+    return replace(_host(server, server.name, ATTACH_TO_MCPSERVER, options), storage=url)
 
 
-def load_server(name: str, allowed_hosts: AllowedHosts) -> HostedServer:
+def load_server(name: str, options: ServeOptions) -> HostedServer:
     """Import the user's own server from a name such as `module:server`."""
-    found = load(name, "server")
+    found = load(name)
     if isinstance(found, MCPServer):
-        return _host(cast("MCPServer[Any]", found), name, ATTACH_TO_MCPSERVER, allowed_hosts)
+        return _host(cast("MCPServer[Any]", found), name, ATTACH_TO_MCPSERVER, options)
     if isinstance(found, Server):
-        hosted = _host(cast("Server[Any]", found), name, ATTACH_TO_LOW_LEVEL, allowed_hosts)
+        hosted = _host(cast("Server[Any]", found), name, ATTACH_TO_LOW_LEVEL, options)
         return replace(hosted, authenticates_clients=False)
     if "fastmcp" in sys.modules:  # always true for a FastMCP server; FastMCP may not be installed
         from fastmcp import FastMCP  # noqa: PLC0415
 
         if isinstance(found, FastMCP):
-            return _host_fastmcp(cast("FastMCP[Any]", found), name, allowed_hosts)
+            return _host_fastmcp(cast("FastMCP[Any]", found), name, options.allowed_hosts)
     if isinstance(found, App):
         hint = f"run it with: perdure worker {name}"
         raise CommandError(f"{name} is a perdure.runtime.App, which has no tools; {hint}")
     if isinstance(found, Tasks):
         raise CommandError(f"{name} is a Tasks object; give the name of its server instead")
-    raise CommandError(f"{name} is a {type(found).__name__}, not an MCPServer, Server or FastMCP")
+    kinds = "an MCPServer, Server or FastMCP, nor an App, which a worker runs"
+    raise CommandError(f"{name} is a {type(found).__name__}, not {kinds}")
 
 
 def _host(
-    server: MCPServer[Any] | Server[Any], name: str, advice: str, allowed_hosts: AllowedHosts
+    server: MCPServer[Any] | Server[Any], name: str, advice: str, options: ServeOptions
 ) -> HostedServer:
-    security = _security(allowed_hosts)
+    security = _security(options.allowed_hosts)
     app = server.streamable_http_app(streamable_http_path=MCP_PATH, transport_security=security)
     return HostedServer(name=server.name, app=app, tasks=_find_tasks(server, name, advice))
 
 
-def _security(allowed_hosts: AllowedHosts) -> TransportSecuritySettings:
+def _security(allowed_hosts: Sequence[str] | None) -> TransportSecuritySettings:
     """Return settings that allow these host names, with or without a port.
 
     By default, the SDK allows these names only with a port. On loopback addresses other than 127.0.0.1 and
@@ -109,9 +119,12 @@ def _origins(hosts: Iterable[str]) -> list[str]:
     return [f"{scheme}://{each}" for each in hosts for scheme in ("http", "https")]
 
 
-def _host_fastmcp(server: FastMCP[Any], name: str, allowed_hosts: AllowedHosts) -> HostedServer:
-    # FastMCP has no public attribute for its low-level server; `perdure.mcp.fastmcp` uses this one too.
-    low_level = cast("Server[Any]", server._mcp_server)  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
+def _host_fastmcp(server: FastMCP[Any], name: str, allowed_hosts: Sequence[str] | None) -> HostedServer:
+    from ...fastmcp.extension import tasks_of as tasks_of_fastmcp  # noqa: PLC0415, FastMCP may not be installed
+
+    tasks = tasks_of_fastmcp(server)
+    if tasks is None:
+        raise CommandError(f"{name} has no tasks; {ATTACH_TO_FASTMCP}")
     app = server.http_app(
         path=MCP_PATH,
         transport="streamable-http",
@@ -119,7 +132,7 @@ def _host_fastmcp(server: FastMCP[Any], name: str, allowed_hosts: AllowedHosts) 
         allowed_hosts=None if allowed_hosts is None else list(allowed_hosts),
         allowed_origins=None if allowed_hosts is None else _origins(allowed_hosts),
     )
-    return HostedServer(name=server.name, app=app, tasks=_find_tasks(low_level, name, ATTACH_TO_FASTMCP))
+    return HostedServer(name=server.name, app=app, tasks=tasks)
 
 
 def _find_tasks(server: MCPServer[Any] | Server[Any], name: str, advice: str) -> Tasks:

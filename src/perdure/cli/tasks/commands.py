@@ -12,11 +12,13 @@ import typer
 from typer import Argument, Option
 
 from ...operating import Operator, TaskChanges, TaskSummary, TaskSummaryPage
+from ...runtime.app import keys_from_environment
 from ...storage import open_storage
 from ...storage.errors import PerdureError
 from ...storage.time_types import SECOND, system_clock
 from ...tasks import Status
 from ...tasks.errors import MalformedAnswer, NotFound
+from ...tasks.stored_task import check_format
 from ..errors import CommandError
 from ..options import CommonOptions, DryRunOption, command, past_time
 from ..output import one_line, plural, print_json, print_message, stdout
@@ -47,13 +49,14 @@ TaskArgument = Annotated[str, Argument(metavar="ID", help=TASK_HELP, autocomplet
 OptionalTask = Annotated[str | None, Argument(metavar="ID", help=WATCH_HELP, autocompletion=_complete_id)]
 StatusOption = Annotated[list[Status] | None, Option(help="Show only tasks with this status. Repeatable.")]
 NameOption = Annotated[str | None, Option(help="Show only tasks of this tool, function or method.")]
+ApplicationOption = Annotated[str | None, Option(help="Show only tasks of this application.")]
 LimitOption = Annotated[int, Option(min=1, max=200, help="Maximum number of results.")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskOptions(CommonOptions):
     def run(self, work: Callable[[Operator], Awaitable[T]]) -> T:
-        """Call `work` with an `Operator`, and return its result. Reword error messages for operators."""
+        """Call `work` with an `Operator`, and return the result. Add advice to some error messages."""
         try:
             return anyio.run(_run, self.existing_storage(), work)
         except NotFound as error:
@@ -65,7 +68,8 @@ class TaskOptions(CommonOptions):
 
 async def _run(url: str, work: Callable[[Operator], Awaitable[T]]) -> T:
     async with await open_storage(url) as storage:
-        return await work(Operator(storage))
+        await check_format(storage, now=system_clock())
+        return await work(Operator(storage, keys=keys_from_environment()))
 
 
 @command(tasks, "list")
@@ -73,15 +77,20 @@ def list_tasks(
     *,
     status: StatusOption = None,
     name: NameOption = None,
+    application: ApplicationOption = None,
     after: Annotated[str | None, Option(help="Cursor printed at the end of the previous page.")] = None,
     limit: LimitOption = 50,
     options: TaskOptions,
 ) -> None:
-    """List the newest tasks of all owners.
+    """List the newest tasks of all owners and applications.
 
     Owners are shown as hashes. Task ids are shortened in a terminal, and complete in a file or pipe.
     """
-    page = options.run(lambda operator: operator.tasks(statuses=status, name=name, after=after, limit=limit))
+    page = options.run(
+        lambda operator: operator.tasks(
+            statuses=status, name=name, application=application, after=after, limit=limit
+        )
+    )
     if options.json:
         print_json(page)
         return
@@ -111,6 +120,7 @@ def watch(
     *,
     status: StatusOption = None,
     name: NameOption = None,
+    application: ApplicationOption = None,
     limit: LimitOption = 20,
     options: TaskOptions,
 ) -> None:
@@ -118,7 +128,7 @@ def watch(
 
     async def work(operator: Operator) -> Status | None:
         if task is None:
-            changes = operator.watch(statuses=status, name=name, limit=limit)
+            changes = operator.watch(statuses=status, name=name, application=application, limit=limit)
         else:
             changes = _watch_task(operator, (await operator.find(task)).summary)
         last: TaskChanges | None = None
@@ -199,7 +209,11 @@ def answer(
 def purge(
     *,
     older_than: Annotated[
-        str | None, Option(metavar="TIME", help="Also delete tasks that ended before TIME (7d, 2026-11-01).")
+        str | None,
+        Option(
+            metavar="TIME",
+            help="Also delete tasks that ended before TIME, for example 7d (days ago) or 2026-11-01.",
+        ),
     ] = None,
     dry_run: DryRunOption = False,
     options: TaskOptions,

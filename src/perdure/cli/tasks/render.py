@@ -18,7 +18,17 @@ from ...operating.times import format_clock, format_duration, format_when, iso
 from ...storage import Micros
 from ...storage.time_types import SECOND
 from ...tasks import Json
-from ..output import escape_control, key_values, one_line, plural, print_json, print_result, stdout, to_json
+from ..output import (
+    describe_counts,
+    escape_control,
+    key_values,
+    one_line,
+    plural,
+    print_json,
+    print_result,
+    stdout,
+    to_json,
+)
 
 BARS = " ▁▂▃▄▅▆▇█"
 STATUS_WIDTH = len("input required")
@@ -43,6 +53,7 @@ def task_line(task: TaskSummary) -> str:
         f"{format_duration(task.age):<12}",
         f"{format_progress(task) or '-':<8}",
         task.owner,
+        one_line(task.application),
         one_line(task.name),
         one_line(task.message or ""),
     )
@@ -65,6 +76,7 @@ def task_table(tasks: Iterable[TaskSummary]) -> Table:
     for name in ("id", "state", "name", "age"):
         table.add_column(name, no_wrap=True)
     table.add_column("progress", no_wrap=True, min_width=8)
+    table.add_column("application", no_wrap=True, overflow="ellipsis", max_width=20)
     table.add_column("owner", no_wrap=True, style="dim")
     table.add_column("message", no_wrap=True, overflow="ellipsis", ratio=1)
     for task in tasks:
@@ -74,6 +86,7 @@ def task_table(tasks: Iterable[TaskSummary]) -> Table:
             Text(one_line(task.name)),
             format_duration(task.age),
             _progress(task),
+            Text(one_line(task.application)),
             task.owner,
             Text(one_line(task.message or "")),
         )
@@ -129,6 +142,7 @@ def render_task(detail: TaskDetail, now: Micros) -> Iterator[str]:
     rows = (
         ("task", task.task_id),
         ("name", one_line(task.name)),
+        ("application", one_line(task.application)),
         ("state", task.display_status),
         ("message", one_line(task.message or "")),
         ("owner", f"{task.owner} ({task.owner_kind})"),
@@ -136,6 +150,7 @@ def render_task(detail: TaskDetail, now: Micros) -> Iterator[str]:
         ("progress", format_progress(task)),
         ("attempts", str(task.attempts)),
         ("last failure", one_line(detail.last_failure or "")),
+        ("contents", "encrypted, not shown" if task.is_encrypted else ""),
         ("worker", "" if claim is None else f"{one_line(claim.claim_id)}{lease}"),
     )
     yield from key_values(*((name, value) for name, value in rows if value))
@@ -176,12 +191,11 @@ def _indented(value: Json) -> Iterator[str]:
 
 def render_stats(stats: Stats, now: Micros) -> Iterator[str]:
     finished, question = stats.throughput, stats.oldest_open_question
-    counts = ", ".join(f"{count} {status.value.replace('_', ' ')}" for status, count in stats.counts.items())
     queued = "" if stats.oldest_queued is None else f"; oldest queued {_oldest(stats.oldest_queued)}"
     at_least = "" if finished.is_complete else "at least "
     window, rate = format_duration(finished.until - finished.since), f"{finished.per_minute:.2g}/min"
     yield from key_values(
-        ("tasks", f"{sum(stats.counts.values())}: {counts}"),
+        ("tasks", describe_counts(stats.counts)),
         ("claimed", f"{stats.claimed} by {plural(len(stats.workers), 'worker')}"),
         ("unclaimed", f"{stats.unclaimed}{queued}"),
         ("input required", "none" if question is None else f"oldest {_oldest(question)}"),

@@ -125,7 +125,8 @@ def retry_at(headers: Mapping[str, str], now: Micros) -> Micros | None:
 def parse_rate_limit(headers: Mapping[str, str]) -> tuple[int | None, int, Micros] | None:
     """Parse the headers with the rate limit, the number of remaining requests, and the reset time.
 
-    If only the rate limit is missing, return None in its place. If another header is missing, return None.
+    If only the header with the rate limit is missing, the first element of the result is None. If one of the
+    other headers is missing, the whole result is None.
     """
     remaining = parse_int(headers.get("ratelimit-remaining"))
     reset = parse_int(headers.get("ratelimit-reset"))

@@ -1,0 +1,71 @@
+"""Counts the tasks of each application in a storage."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+
+from ..storage import Micros, Storage
+from ..tasks import Status
+from ..tasks.application import application_of
+from ..tasks.lifecycle import ACTIVE_STATUSES
+from ..tasks.stored_task import TASKS
+from .listing import iterate_records
+from .views import TAGS
+
+
+class ApplicationSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of tasks of one application."""
+
+    name: str
+    counts: dict[Status, int]
+    """Number of tasks in each status. A task whose result reports an error counts as failed."""
+
+    @property
+    def active(self) -> int:
+        return sum(self.counts[status] for status in ACTIVE_STATUSES)
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+
+class ApplicationCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """The applications that have tasks in a storage, sorted by name."""
+
+    applications: tuple[ApplicationSummary, ...]
+    is_complete: bool
+    """Whether all tasks were counted. If not, counts may be too low, and applications may be missing."""
+
+
+async def count_applications(
+    storage: Storage, *, max_records: int | None = None, max_chars: int | None = None, now: Micros
+) -> ApplicationCounts:
+    """Count the tasks of each application.
+
+    There is no index of applications, so this reads all tasks or, for each storage tag, at most `max_records`
+    tasks and `max_chars` characters: the oldest active tasks, because a renamed server leaves such tasks
+    behind, and the newest finished tasks.
+    """
+    found: dict[str, Counter[Status]] = {}
+    is_complete = True
+    for status in Status:
+        for tag in TAGS[status]:
+            records = chars = 0
+            async for record in iterate_records(
+                storage, TASKS, tag=tag, descending=status.is_terminal, max_records=max_records, now=now
+            ):
+                found.setdefault(application_of(record.partition), Counter())[status] += 1
+                records += 1
+                chars += len(record.body)
+                if max_chars is not None and chars >= max_chars:
+                    break
+            is_complete &= records != max_records and (max_chars is None or chars < max_chars)
+    return ApplicationCounts(
+        applications=tuple(
+            ApplicationSummary(name=name, counts={status: counts[status] for status in Status})
+            for name, counts in sorted(found.items())
+        ),
+        is_complete=is_complete,
+    )
