@@ -11,7 +11,7 @@ PYTEST := $(BIN)/pytest -q -n 6 --dist worksteal
 
 unexport PYTHONDONTWRITEBYTECODE # else every process of the tests compiles everything again
 
-.PHONY: run test suite test-all quick unit steady check parity sabotage crash faults soak bench docs pictures format clean
+.PHONY: run test suite test-all quick unit steady check parity sabotage crash elsewhere faults soak bench docs pictures format clean
 
 run: $(READY)
 	@$(BIN)/perdure serve
@@ -54,10 +54,13 @@ sabotage: $(READY) $(CONFORMANCE) $(SERVERS) $(BROWSER) $(PROXY)
 crash: $(READY)
 	@$(BIN)/python -m tests.runtime.crash --seconds 300 --kills 300
 
+elsewhere: $(READY) $(SERVERS)
+	@$(BIN)/python -m tests.cli.elsewhere --seconds 120
+
 faults: $(READY) $(SERVERS)
 	@$(BIN)/python -m tests.faults --seconds 120
 
-soak: crash faults
+soak: crash elsewhere faults
 	@for engine in postgres redis dynamodb; do \
 		echo "crashes on $$engine" && $(BIN)/python -m tests.runtime.crash --engine $$engine --seconds 300 --kills 300 || exit 1; \
 	done

@@ -23,7 +23,7 @@ from perdure.runtime import App, Executor, Job, Stop
 from perdure.runtime.intake import AT_ONCE
 from perdure.storage import open_storage
 from perdure.tasks import NewTask, Snapshot, TaskId, TaskStore
-from perdure.tasks.edits import lane_of
+from perdure.tasks.edits import run_lane
 from tests import task_edits
 
 from .processes import ChildProcess, Link, ProcessGroup
@@ -76,7 +76,7 @@ def _row(how: str, workload: Workload, baseline: Seconds, subject: Seconds) -> R
 async def _fill(path: Path, number: int) -> None:
     """Store queued tasks."""
     async with await open_storage(f"sqlite:///{path}?synchronous=normal") as storage:
-        store, owner = TaskStore(storage, ROOMY), owners()
+        store, owner = TaskStore(storage, ROOMY, application="benchmarks"), owners()
         await spread(lambda: store.create(next(owner), NEW), number, 64)
 
 
@@ -99,9 +99,9 @@ async def _race(full: Path, contenders: Sequence[Timed], rounds: int) -> list[Se
 
 async def _hold_all(url: str, tasks: int) -> float:
     async with await open_storage(url) as storage:
-        store = TaskStore(storage, ROOMY)
+        store = TaskStore(storage, ROOMY, application="benchmarks")
         now = store.clock()
-        found = await storage.due(lane_of("nothing"), until=now, limit=tasks, now=now)
+        found = await storage.due(run_lane("benchmarks", "nothing"), until=now, limit=tasks, now=now)
         waiting = map(Snapshot.from_record, found)
         started = monotonic()
         await spread(lambda: task_edits.claim(store, next(waiting)), tasks, AT_ONCE)
@@ -127,7 +127,7 @@ class _Taking(Executor):
 
 
 def _app(url: str, taking: _Taking) -> App:
-    app = App(url, store=ROOMY, executor=lambda _store, _config: taking)
+    app = App(url, store=ROOMY, executor=lambda _store, _config: taking, application="benchmarks")
     app.function()(nothing)
     return app
 

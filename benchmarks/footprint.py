@@ -33,7 +33,7 @@ async def measure(workload: Workload) -> ResultRow:
 
 async def _bytes_per_task(number: int) -> float:
     async with await open_storage("memory:") as storage:
-        store = TaskStore(storage, ROOMY)
+        store = TaskStore(storage, ROOMY, application="benchmarks")
         await store.create(ANA, NEW)  # create what exists only once before measuring
         gc.collect()
         tracemalloc.start()

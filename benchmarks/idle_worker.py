@@ -56,7 +56,7 @@ def _idle(_: Link, url: str, functions: int, seconds: float) -> tuple[float, flo
 
 
 async def _work(url: str, functions: int, seconds: float) -> tuple[float, float]:
-    app = App(url)
+    app = App(url, application="benchmarks")
     for number in range(functions):
         app.function(name=f"nothing-{number}")(nothing)
     async with app.open():

@@ -76,7 +76,7 @@ def _batches(number: int) -> Iterator[list[Insert]]:
 async def _compare(
     what: str, storage: Storage, number: int, workload: Workload, target: Target | None
 ) -> ResultRow:
-    store = TaskStore(storage, ROOMY)
+    store = TaskStore(storage, ROOMY, application="benchmarks")
     cursor = await _walk(store, number)
 
     async def first() -> None:

@@ -80,7 +80,7 @@ def flush(db: sqlite3.Connection, deltas: Deltas) -> None:
 async def write_down(number: int) -> list[Lifecycle]:
     """Record lifecycles, each of a new task."""
     engine = _Noting()
-    store = TaskStore(Storage(engine), ROOMY)
+    store = TaskStore(Storage(engine), ROOMY, application="benchmarks")
     lifecycles: list[Lifecycle] = []
     for owner, _ in zip(owners(), range(number), strict=False):
         record = (await run_lifecycle(store, owner)).record

@@ -56,7 +56,7 @@ async def _measure(
     engine: str, floor_url: str, url: str, workload: Workload, clock: Clock
 ) -> list[ResultRow]:
     async with await open_storage(floor_url) as storage, opened(url) as subject:
-        baseline = TaskStore(storage, ROOMY)
+        baseline = TaskStore(storage, ROOMY, application="benchmarks")
         alone = workload.alone_in_memory if engine == "memory" else workload.alone
         some = await race(_contenders(baseline, subject, alone, 1), workload.rounds, clock)
         many = await race(_contenders(baseline, subject, workload.together, MANY), workload.rounds, clock)
@@ -106,7 +106,7 @@ async def least(store: TaskStore, owner: Owner) -> None:
 
 async def leased(store: TaskStore, owner: Owner) -> None:
     """Do the same with a lease, which the first write takes and the second releases."""
-    holder = Holder("worker", 10**7, store.clock)
+    holder = Holder("worker", "benchmarks", 10**7, store.clock)
     leases: list[Record] = []
 
     def take(first: Snapshot) -> Change:
@@ -150,7 +150,7 @@ async def opened(url: str, config: RuntimeConfig = SLOTS) -> AsyncGenerator[Subj
     def executor(store: TaskStore, config: RuntimeConfig) -> Executor:
         return _ReportingExecutor(store, config, ends)
 
-    app = App(url, store=ROOMY, runtime=config, executor=executor)
+    app = App(url, store=ROOMY, runtime=config, executor=executor, application="benchmarks")
     app.function()(nothing)
     async with app.open() as runtime:
         yield Subject(runtime, ends)

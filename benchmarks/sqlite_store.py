@@ -126,7 +126,7 @@ def _gain(workload: Workload, alone: Seconds, together: Seconds) -> ResultRow:
 @asynccontextmanager
 async def _store(path: Path) -> AsyncGenerator[TaskStore]:
     async with await open_storage(f"sqlite:///{path}?synchronous=full") as storage:
-        yield TaskStore(storage, ROOMY)
+        yield TaskStore(storage, ROOMY, application="benchmarks")
 
 
 class _Through:

@@ -128,7 +128,7 @@ class _Subject:
         self.forget()
 
     def forget(self) -> None:
-        self._store = TaskStore(Storage(self._new_engine()), ROOMY)
+        self._store = TaskStore(Storage(self._new_engine()), ROOMY, application="benchmarks")
 
     async def create(self) -> None:
         store = self._store

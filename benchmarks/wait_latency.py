@@ -54,7 +54,7 @@ def _pause() -> float:
 
 
 async def _within(engine: str, url: str, workload: Workload) -> ResultRow:
-    async with App(url, store=ROOMY).open(work=False) as runtime:
+    async with App(url, store=ROOMY, application="benchmarks").open(work=False) as runtime:
         tries = [await _try_within(runtime) for _ in range(workload.tries)]
     baseline, subject = [each for each, _ in tries], [each for _, each in tries]
     return ResultRow(
@@ -87,7 +87,7 @@ async def _wait(runtime: Runtime, task_id: str) -> float:
 
 async def _between(url: str, workload: Workload) -> ResultRow:
     with ProcessGroup(1) as (process,):
-        async with App(url, store=ROOMY).open(work=False) as runtime:
+        async with App(url, store=ROOMY, application="benchmarks").open(work=False) as runtime:
             process.start(_wait_for_each, url, workload.tries)
             seconds = [await _try_between(runtime, process) for _ in range(workload.tries)]
             process.receive()  # it has closed its storage
@@ -117,7 +117,7 @@ def _wait_for_each(link: Link, url: str, number: int) -> None:
 
 
 async def _wait_for_some(link: Link, url: str, number: int) -> None:
-    async with App(url, store=ROOMY).open(work=False) as runtime:
+    async with App(url, store=ROOMY, application="benchmarks").open(work=False) as runtime:
         for _ in range(number):
             task_id = cast("str", await asyncio.to_thread(link.recv))
             link.send("waiting")

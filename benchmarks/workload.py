@@ -41,7 +41,9 @@ _BEGAN = system_clock()
 
 def record(number: int) -> Record:
     """Return the record of a new task of Ana; a greater number is a later task."""
-    task = create(NEW, owner=ANA, task_id=new_task_id(), now=_BEGAN + number, config=ROOMY)
+    task = create(
+        NEW, application="benchmarks", owner=ANA, task_id=new_task_id(), now=_BEGAN + number, config=ROOMY
+    )
     return new_snapshot(task, ROOMY).record
 
 

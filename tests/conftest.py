@@ -25,6 +25,7 @@ LONG = (
     "tests/feeds/test_month.py",
     "tests/mcp/test_conformance.py",
     "tests/mcp/test_restarting.py",
+    "tests/mcp/without_tasks/test_late_clients.py",
     "tests/runtime/test_crash.py",
     "tests/cli/test_serve_shutdown.py",
     "tests/cli/test_serve_feeds.py",

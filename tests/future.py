@@ -1,7 +1,7 @@
 """An invented future version of perdure: the current sources with a few lines changed, in one process only.
 
-Import this before perdure. Every kind of record has format 2, and format 1 is read too. There is a new kind
-of question, one status of tasks and one of accounts have other names, and items have a new kind.
+Import this before perdure. Every kind of record has the next format, and today's is read too. There is a new
+kind of question, one status of tasks and one of accounts have other names, and items have a new kind.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, ModuleType
 
-UPGRADED = """body.replace('"format":1', '"format":2', 1)"""
+UPGRADED = """body.replace('"format":2', '"format":3', 1)"""
 UPGRADED_BODY = """body.replace(f'"format":{self.number - 1}', f'"format":{self.number}', 1)"""
 CHANGES: dict[str, list[tuple[str, str]]] = {
     "perdure.storage.body_format": [("self._decoder.decode(body)", f"self._decoder.decode({UPGRADED_BODY})")],
     "perdure.tasks.task_record": [
-        ("TASK_FORMAT = 1\n", "TASK_FORMAT = 2\n"),
+        ("TASK_FORMAT = 2\n", "TASK_FORMAT = 3\n"),
         ("task = _decoder.decode(body)", f"task = _decoder.decode(body := {UPGRADED})"),
     ],
     "perdure.tasks.stored_task": [("LEASE_FORMAT = 1\n", "LEASE_FORMAT = 2\n")],

@@ -19,6 +19,7 @@ SOURCES = str(Path(perdure.__file__).parent)
 BASES = {
     "PerdureError",
     "StorageError",
+    "NotReadableHere",
     "TaskError",
     "RunError",
     "ClientTaskError",

@@ -36,6 +36,7 @@ RUN = {
     "guides/authentication.md",
     "guides/checkpoints.md",
     "guides/clients.md",
+    "guides/encryption.md",
     "guides/input-rounds.md",
     "guides/operating.md",
     "guides/postgres.md",
@@ -95,7 +96,7 @@ class Reader:
     async def _until_open(self, commands: str) -> None:
         """Wait until a started server listens, as a person takes a while to type the next command."""
         if commands.rstrip().endswith("&") or "&\n" in commands:
-            named = re.search(r"PORT=(\d+)", commands)
+            named = re.search(r"(?:PORT=|--port )(\d+)", commands)
             port = next(iter(self._instead.values())) if named is None else named[1]
             await wait_until(lambda: is_open(int(port)), seconds=60)
 

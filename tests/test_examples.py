@@ -200,6 +200,24 @@ async def _has_brewed(task: ClientTask, cups: int) -> bool:
     return said is not None and int(said[1]) >= cups
 
 
+# fastmcp_reports.py
+
+
+@BOTH
+async def test_fastmcp_reports_are_built_signed_and_printed(tmp_path: Path, mode: Mode) -> None:
+    path = EXAMPLES / "fastmcp_reports.py"
+    server = StdioServerParameters(command=sys.executable, args=[str(path)], cwd=tmp_path)
+    person = Person(value="Ada")
+    async with visiting(server, person, mode=mode) as (client, tasks):
+        report = await started(client, tasks, "build_report", {"year": 2026})
+        printed = await started(client, tasks, "print_on_paper", {"pages": 2})
+        assert text_of(await printed.wait(30)) == "2 pages by printing"
+        assert text_of(await report.wait(30)) == "Report 2026, signed by Ada"
+
+    assert person.asked == ["Who signs it?"]
+    assert (tmp_path / "fastmcp_reports.db").exists()
+
+
 # authenticated.py
 
 

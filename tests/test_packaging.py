@@ -122,7 +122,7 @@ from perdure import Task, Tasks
 from perdure.runtime import App
 from perdure.tasks import Owner
 
-app = App("memory:")
+app = App("memory:", application="tests")
 
 @app.function
 async def double(number: int) -> int:
@@ -140,7 +140,7 @@ Tasks("memory:").attach()
 BY_EXTRA = {
     "cli": "import perdure.cli.commands",
     "dynamodb": "import perdure.storage.dynamodb.table_setup",
-    "fastmcp": "import perdure.mcp.fastmcp",
+    "fastmcp": "import perdure.fastmcp",
     "feeds": "import perdure.feeds.bluesky, yaml",
     "postgres": "import perdure.storage.postgres.engine",
     "redis": "import perdure.storage.redis.engine",

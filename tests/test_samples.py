@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from mcp.client import Client
+from mcp_types import CallToolResult
 
 from perdure.feeds import (
     FeedPage,
@@ -138,18 +139,19 @@ def test_simulated_feeds_and_those_of_bluesky_do_not_poll_each_others_accounts()
 # The tools
 
 
-async def test_a_task_that_is_done_says_so_and_shows_a_full_bar() -> None:
+async def test_a_task_that_is_done_returns_what_it_did_and_shows_a_full_bar() -> None:
     told = ClientTasks()
     tasks = Tasks("memory:")
     async with Client(make_server(tasks, simulated_feeds(latency=0)), extensions=[told]) as client:
         report = await told.start(client, "build_report", {"year": 2026, "seconds": 0})
         feeds = await told.start(client, "read_feeds", {})
-        states: list[TaskState] = []
+        results, states = list[CallToolResult](), list[TaskState]()
         for handle in (report, feeds):
-            await handle.wait(60)
+            results.append(await handle.wait(60))
             states.append(await handle.status())
 
-    assert [state.status_message for state in states] == ["12 pages written", "8 account(s) read"]
+    assert "12 pages" in str(results[0].structured_content)
+    assert (results[1].structured_content or {})["accounts"] == 8
     assert [state.progress for state in states] == [{"done": each, "total": each} for each in (12, 8)]
 
 
@@ -163,8 +165,8 @@ async def test_a_suspended_account_is_not_read(tmp_path: Path) -> None:
         calls = ClientTasks()
         async with Client(make_server(Tasks(url), simulated_feeds(latency=0)), extensions=[calls]) as client:
             started = await calls.start(client, "read_feeds", {})
-            await started.wait(60)
-            assert (await started.status()).status_message == "7 account(s) read"
+            result = await started.wait(60)
+            assert (result.structured_content or {})["accounts"] == 7
         assert (await store.get(ADA)).account.poll_count == 0
 
 
@@ -180,8 +182,8 @@ async def test_an_account_of_a_follow_list_stays_one(tmp_path: Path) -> None:
         calls = ClientTasks()
         async with Client(make_server(Tasks(url), simulated_feeds(latency=0)), extensions=[calls]) as client:
             started = await calls.start(client, "read_feeds", {"accounts": ["@ada.example", "alan.example"]})
-            await started.wait(60)
-            assert (await started.status()).status_message == "2 account(s) read"
+            result = await started.wait(60)
+            assert (result.structured_content or {})["accounts"] == 2
         assert (await store.get(ADA)).account.origins == (origin,)
 
 
@@ -202,5 +204,5 @@ async def test_one_damaged_item_breaks_no_tool(tmp_path: Path) -> None:
             assert not answer.is_error
             assert answer.content
         again = await calls.start(client, "read_feeds", {})
-        await again.wait(60)
-        assert (await again.status()).status_message == "8 account(s) read"
+        result = await again.wait(60)
+        assert (result.structured_content or {})["accounts"] == 8

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -10,6 +12,8 @@ from typing import Any
 from uuid import uuid4
 
 import anyio
+import anyio.from_thread
+import anyio.to_thread
 import pytest
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.shared.exceptions import MCPError
@@ -77,7 +81,22 @@ def make_server(url: str = "memory:", identify: Identify | None = None) -> MCPSe
     async def always_again() -> str:
         raise Again("never works")
 
+    add_plain_functions(server, tasks)
     return server
+
+
+def add_plain_functions(server: MCPServer[Any], tasks: Tasks) -> None:
+    @server.tool()
+    @tasks.durable(timeout=3600)
+    def compress(seconds: float) -> str:
+        time.sleep(seconds)
+        return "compressed"
+
+    @server.tool()
+    @tasks.durable
+    def wait_in_a_thread(days: float) -> str:
+        anyio.from_thread.run(anyio.sleep, days * 86_400)
+        return "waited"
 
 
 async def test_a_tool_runs_with_its_questions_progress_log_and_lifespan() -> None:
@@ -149,17 +168,46 @@ async def test_a_server_without_tasks_is_refused() -> None:
 
 
 def test_days_take_a_moment_and_retries_wait_for_their_backoff() -> None:
-    time = SimulatedTime()
-    result = time.run(run_task, make_server(), "wait_for_approval", {"days": 3})
+    simulated = SimulatedTime()
+    result = simulated.run(run_task, make_server(), "wait_for_approval", {"days": 3})
     assert result.structured_content == {"result": "approved at attempt 3"}
-    assert timedelta(days=9, minutes=15) <= time.elapsed < timedelta(days=9, hours=1)
+    assert timedelta(days=9, minutes=15) <= simulated.elapsed < timedelta(days=9, hours=1)
+
+
+def test_time_stands_still_while_a_plain_function_runs() -> None:
+    """Else its timeout, or the next timer of anything, would come at once."""
+    simulated = SimulatedTime()
+    result = simulated.run(run_task, make_server(), "compress", {"seconds": 0.3})
+    assert result.structured_content == {"result": "compressed"}
+    assert simulated.elapsed < timedelta(minutes=1)
+
+
+@pytest.mark.parametrize("call_in_thread", [anyio.to_thread.run_sync, asyncio.to_thread])
+def test_time_stands_still_while_a_coroutine_waits_for_a_thread(
+    call_in_thread: Callable[..., Coroutine[Any, Any, None]],
+) -> None:
+    async def work() -> None:
+        with anyio.fail_after(600):
+            await call_in_thread(time.sleep, 0.2)
+        await anyio.sleep(3600)
+
+    simulated = SimulatedTime()
+    simulated.run(work)
+    assert timedelta(hours=1) <= simulated.elapsed < timedelta(hours=1, minutes=1)
+
+
+def test_time_jumps_while_a_plain_function_waits_for_the_event_loop() -> None:
+    simulated = SimulatedTime()
+    result = simulated.run(run_task, make_server(), "wait_in_a_thread", {"days": 3})
+    assert result.structured_content == {"result": "waited"}
+    assert timedelta(days=3) <= simulated.elapsed < timedelta(days=4)
 
 
 def test_the_answer_can_come_a_week_later() -> None:
-    time, asked_at = SimulatedTime(), list[timedelta]()
+    simulated, asked_at = SimulatedTime(), list[timedelta]()
 
     def note(question: Question) -> dict[str, str]:
-        asked_at.append(time.elapsed)
+        asked_at.append(simulated.elapsed)
         return {"name": question.kind.value}
 
     async def scenario() -> str:
@@ -167,9 +215,9 @@ def test_the_answer_can_come_a_week_later() -> None:
         result = await run_task(make_server(), "build_report", {"year": 1}, client=FakeClient(note))
         return str(result.structured_content)
 
-    assert "elicitation/create" in time.run(scenario)
+    assert "elicitation/create" in simulated.run(scenario)
     assert asked_at[0] >= timedelta(days=7)
-    assert time.now().isoformat() >= "2026-01-08"
+    assert simulated.now().isoformat() >= "2026-01-08"
 
 
 async def test_one_task_runs_after_another() -> None:
@@ -200,12 +248,12 @@ async def test_an_answer_that_asserts_fails_with_its_own_error() -> None:
 
 
 def test_a_year_is_no_problem() -> None:
-    time = SimulatedTime()
-    time.run(anyio.sleep, 365 * 86_400)
-    assert time.elapsed >= timedelta(days=365)
+    simulated = SimulatedTime()
+    simulated.run(anyio.sleep, 365 * 86_400)
+    assert simulated.elapsed >= timedelta(days=365)
 
 
 def test_a_simulation_in_which_nothing_can_happen_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perdure.testing.MAX_REAL_WAIT", 0.01)
-    with pytest.raises(RuntimeError, match="does not happen"):
+    with pytest.raises(RuntimeError, match="no thread or socket became ready"):
         SimulatedTime().run(anyio.Event().wait)

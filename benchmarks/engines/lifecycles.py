@@ -38,7 +38,9 @@ async def measure(case: EngineCase, server: Served, workload: Workload) -> list[
     url = server.new_url()
     await migrate_storage(url)
     async with AsyncExitStack() as stack:
-        store = TaskStore(await stack.enter_async_context(await open_storage(url)), ROOMY)
+        store = TaskStore(
+            await stack.enter_async_context(await open_storage(url)), ROOMY, application="benchmarks"
+        )
         baseline = await stack.enter_async_context(case.baseline(server.new_url(), await lifecycles()))
         return [
             await _compare(case, store, baseline, number, together, workload.rounds)

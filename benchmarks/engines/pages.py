@@ -17,7 +17,7 @@ from ..timing import Contender, race, ratio
 from ..workload import ANA
 
 PAGE = 50
-SCOPES = {"of one owner": partition_of(ANA, ""), "of all": None}
+SCOPES = {"of one owner": partition_of("benchmarks", ANA, ""), "of all": None}
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):

@@ -76,7 +76,8 @@ async def profile(given: Arguments) -> str:
 async def _store(_: EngineCase, server: Served, given: Arguments, stack: AsyncExitStack) -> Work:
     url = server.new_url()
     await migrate_storage(url)
-    store = TaskStore(await stack.enter_async_context(await open_storage(url)), ROOMY)
+    storage = await stack.enter_async_context(await open_storage(url))
+    store = TaskStore(storage, ROOMY, application="benchmarks")
     owner = owners()
     return partial(spread, lambda: run_lifecycle(store, next(owner)), given.lifecycles, given.together)
 

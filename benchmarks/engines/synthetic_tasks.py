@@ -29,14 +29,14 @@ from perdure.storage import (
 from perdure.storage.memory import MemoryEngine
 from perdure.storage.time_types import system_clock
 from perdure.tasks import Owner, TaskStore
-from perdure.tasks.edits import create, lane_of
+from perdure.tasks.edits import create, run_lane
 from perdure.tasks.stored_task import TASKS, new_snapshot
 from perdure.tasks.task_record import new_task_id
 
 from ..workload import COMMITS_PER_LIFECYCLE, NEW, OWNERS, ROOMY, run_lifecycle
 
 FUNCTION = "build_report"
-LANE = lane_of(FUNCTION)
+LANE = run_lane("benchmarks", FUNCTION)
 BATCH = 25
 """The maximum number of changes per commit."""
 TURNS = 40
@@ -76,7 +76,7 @@ def _batches(number: int) -> Iterator[list[Insert]]:
 
 def _sample(owner: Owner, now: Micros) -> Record:
     new = replace(NEW, function=FUNCTION)
-    task = create(new, owner=owner, task_id=new_task_id(), now=now, config=ROOMY)
+    task = create(new, application="benchmarks", owner=owner, task_id=new_task_id(), now=now, config=ROOMY)
     return new_snapshot(task, ROOMY).record
 
 
@@ -94,7 +94,7 @@ Lifecycle: TypeAlias = tuple[Record, ...]
 async def lifecycles() -> Iterator[Lifecycle]:
     """Yield lifecycles of tasks, of each owner in turn, forever: byte for byte what the store would write."""
     engine = _RecordingEngine()
-    store = TaskStore(Storage(engine), ROOMY)
+    store = TaskStore(Storage(engine), ROOMY, application="benchmarks")
     for owner in OWNERS:
         await run_lifecycle(store, owner)
     recorded = [

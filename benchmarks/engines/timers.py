@@ -73,7 +73,7 @@ class _Lane:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._store = TaskStore(storage, ROOMY)
+        self._store = TaskStore(storage, ROOMY, application="benchmarks")
         self._names = count()
 
     async def first(self) -> Micros:
@@ -97,7 +97,7 @@ class _Lane:
         return await self._storage.due(LANE, until=until, limit=limit, now=system_clock())
 
     async def _take(self, record: Record) -> Snapshot:
-        holder = Holder(f"worker#{next(self._names)}", LEASE, system_clock)
+        holder = Holder(f"worker#{next(self._names)}", "benchmarks", LEASE, system_clock)
         return await self._store.edit(
             Snapshot.from_record(record),
             lambda task, now, _: edits.claim(task, now=now),
