@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import pytest
@@ -11,13 +11,14 @@ import pytest
 from perdure.runtime import App, Runtime, Task
 from perdure.runtime import lease as leases
 from perdure.runtime.claiming import Claimer
-from perdure.storage import Record
+from perdure.runtime.recovery import Patience, end_attended
+from perdure.storage import Change, Record
 from perdure.storage.time_types import HOUR
 from perdure.tasks import InputKind, InputRequest, Json, NewTask, Snapshot, Status, edits
 
 from ..conditions import wait_until
 from ..markers import row
-from .faulty_storage import ME, SLOW_HEARTBEAT, MovedClock, now, until_status
+from .faulty_storage import ME, SLOW_HEARTBEAT, FaultyLink, MovedClock, now, open_faulty, until_status
 from .replicas import QUICK, Replicas, new_app, value_of
 
 pytestmark = pytest.mark.anyio
@@ -262,11 +263,115 @@ async def _is_renewed(runtime: Runtime, process: str, times: int) -> bool:
     return lease is not None and lease.version > times
 
 
-async def test_a_process_that_was_declared_lost_gets_its_lease_back(replicas: Replicas) -> None:
+@row(115)
+async def test_a_process_that_renews_its_lease_in_time_keeps_its_tasks(replicas: Replicas) -> None:
     app, _, _ = recording()
     server = await replicas.start(app, QUICK, work=False)
-    await replicas.start(app)
     async with server.attendance.waiting() as process:
-        await wait_until(lambda: _is_gone(server, process))
-        async with server.attendance.waiting():
-            assert await lease_of_process(server, process) is not None
+        made = await server.create(ME, call(process))
+        first = await lease_of_process(server, process)
+        assert first is not None
+
+        await end_attended(first, server.store)  # suspected
+        suspected = await lease_of_process(server, process)
+        assert suspected is not None
+        assert suspected.tag == leases.SUSPECTED
+        await _renewed(server, process)
+        await end_attended(suspected, server.store)  # as it was before the renewal
+
+        assert (await now(server, made)).task.status is Status.WORKING
+        renewed = await lease_of_process(server, process)
+        assert renewed is not None
+        assert renewed.tag == leases.ATTENDING
+
+
+@row(115)
+async def test_a_process_that_was_declared_lost_continues_under_another_name(replicas: Replicas) -> None:
+    app, _, _ = recording()
+    server = await replicas.start(app, QUICK, work=False)
+    async with server.attendance.waiting() as process:
+        lease = await lease_of_process(server, process)
+        assert lease is not None
+        await server.store.storage.commit([leases.mark(lease, leases.LOST)], now=server.store.clock())
+        await asyncio.sleep(QUICK.lease)  # it has run out, so the next call renews it
+        async with server.attendance.waiting() as other:
+            old, new = await server.create(ME, call(process)), await server.create(ME, call(other))
+            lost = await lease_of_process(server, process)
+            assert lost is not None
+            await asyncio.sleep(server.store.storage.lag)
+            await end_attended(lost, server.store)
+
+            assert other != process
+            assert (await now(server, old)).task.status is Status.CANCELLED
+            assert (await now(server, new)).task.status is Status.WORKING
+            assert await _is_gone(server, process)
+            assert not await _is_gone(server, other)
+
+
+async def _renewed(runtime: Runtime, process: str) -> None:
+    lease = await lease_of_process(runtime, process)
+    assert lease is not None
+    keeping = asyncio.create_task(runtime.attendance.keep())
+    await wait_until(lambda: _is_renewed(runtime, process, lease.version))
+    keeping.cancel()
+    with suppress(asyncio.CancelledError):
+        await keeping
+
+
+async def test_an_unexpected_error_does_not_end_the_renewal(replicas: Replicas) -> None:
+    app, _, _ = recording()
+    link = FaultyLink()
+    async with open_faulty(replicas, link, app, work=False) as server, attending(server) as process:
+        await wait_until(lambda: _is_renewed(server, process, 2))
+
+        async def fail(_: Sequence[Change]) -> None:
+            link.mend()
+            raise RuntimeError("unexpected")
+
+        link.before = fail
+        lease = await lease_of_process(server, process)
+        assert lease is not None
+        await wait_until(lambda: _is_renewed(server, process, lease.version + 2))
+
+
+@row(115)
+async def test_a_process_that_stops_while_calls_wait_leaves_its_lease_to_the_workers(
+    replicas: Replicas,
+) -> None:
+    app, _, _ = recording()
+    server = await replicas.start(app, QUICK, work=False)
+    worker = await replicas.start(app)
+    async with server.attendance.waiting() as process:
+        made = await worker.create(ME, call(process))
+        await _renewed(server, process)
+
+        assert (await ended(worker, made)).task.status is Status.CANCELLED
+
+
+@row(115)
+async def test_a_task_that_a_process_could_not_cancel_is_cancelled_by_the_workers(replicas: Replicas) -> None:
+    app, _, _ = recording()
+    server = await replicas.start(app, QUICK, work=False)
+    worker = await replicas.start(app)
+    keeping = asyncio.create_task(server.attendance.keep())
+    async with server.attendance.waiting() as process:
+        made = await worker.create(ME, call(process))
+        server.attendance.abandon_task()
+
+    assert (await ended(worker, made)).task.status is Status.CANCELLED
+    async with server.attendance.waiting() as other:
+        assert other != process
+    keeping.cancel()
+
+
+# Observation
+
+
+def test_an_observer_that_was_late_or_could_not_write_starts_over() -> None:
+    lease = leases.written(leases.attend("any", "tests", None, until=1, now=0))
+    patience = Patience(3)
+    seen = [patience.worn_out([lease], at) for at in (100, 103, 110, 112)]
+    assert seen == [[], [lease], [], []]
+    patience.start_over()
+    assert patience.worn_out([lease], 114) == []
+    assert patience.worn_out([lease], 117) == [lease]

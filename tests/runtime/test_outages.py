@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 from msgspec.structs import replace
 
-from perdure.runtime import ClaimLost, InProcessExecutor, Job, RuntimeConfig, Task
+from perdure.runtime import ClaimLost, InProcessExecutor, Job, RuntimeConfig, Task, endings
 from perdure.storage import Change, Replace, Space, Watch
 from perdure.storage.errors import StorageBusy, StorageError, StorageFailed, StorageFull
 from perdure.storage.time_types import to_seconds
@@ -67,9 +67,10 @@ BUSY, FAILED = StorageBusy("others hold it"), StorageFailed("the line was lost")
 @pytest.mark.parametrize("seconds", [1.5 * to_seconds(QUICK.heartbeat_interval), 1.5 * QUICK.lease])
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_on_a_slow_disk_work_ends_and_has_one_outcome(
-    replicas: Replicas, seconds: float, when: str
+    replicas: Replicas, seconds: float, when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Slower than a heartbeat, slower than a lease; written late, or answered late."""
+    monkeypatch.setattr(endings, "MAX_INTERRUPTIONS", 100)  # the slow worker may claim a task many times
     app, wire = new_app(), FaultyLink()
 
     @app.function(retries=19, backoff=0.0)
@@ -387,5 +388,5 @@ async def test_a_run_whose_end_can_never_be_written_is_given_up_after_a_lease(re
         assert [each.task.is_claimed for each in made] == [True, False]
         await several_heartbeats(runtime, made[0], 1)
         go_on.set()
-        await wait_until(lambda: begun == [0, 1])  # the other has the slot now
+        await wait_until(lambda: 1 in begun)  # the other has the slot now
     assert wire.before is full

@@ -33,7 +33,7 @@ from .errors import missing_capability, wrong_task_mode
 from .hand_over import HandOver
 from .handlers import Handlers, Serving, raises_mcp_errors
 from .identity import Caller, Identity
-from .task_stream import TaskStream
+from .task_stream import TaskStream, retry_busy
 from .tool import DurableTool
 from .wire import PROTOCOL_2026, JsonObject, RequestContext, StoredCall
 
@@ -157,7 +157,7 @@ class Admission(Extension):
             return wire.for_version(call.ctx, wire.result_2026(wire.result_or_raise(task)))
         if asked or over is None:
             return wire.input_required(task, asked)
-        answer = over.handed_over((call.ctx.params or {})["name"], task, stream.questions(task))
+        answer = over.handed_over((call.ctx.params or {})["name"], task, stream.reachable_questions(task))
         return wire.for_version(call.ctx, answer)
 
     def _shown_at(self, snapshot: Snapshot, called_at: Micros) -> Micros:
@@ -249,7 +249,7 @@ class _Call(msgspec.Struct, frozen=True):
         the task: no other client knows it.
         """
         runtime, owner, task_id = self.serving.runtime, self.caller.owner, task.task_id
-        leaving = runtime.leave(owner, task_id, asked, answer_within=INPUT_ROUND_TIMEOUT)
+        leaving = retry_busy(lambda: runtime.leave(owner, task_id, asked, answer_within=INPUT_ROUND_TIMEOUT))
         try:
             return (await self.cancel_if_disconnected(leaving, task_id)).task
         except TerminalTask:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Any, Literal
 
 import msgspec
@@ -125,7 +126,7 @@ class HandOver:
         """
 
         def is_over(read: Snapshot) -> bool:
-            asked = stream.questions(read.task)
+            asked = stream.reachable_questions(read.task)
             is_asked = (in_rounds and bool(asked)) or bool(_forms(read.task, asked))
             return read.task.is_terminal or is_asked
 
@@ -167,9 +168,10 @@ class HandOver:
         in_rounds = ctx.protocol_version == wire.PROTOCOL_2026
         answers = as_object((ctx.params or {}).get("inputResponses"))
         if answers and wire.waiting_task(params.request_state) == task_id:
-            await streams.runtime.answer(owner, task_id, answers)
+            with suppress(TerminalTask):  # then its result is returned
+                await streams.runtime.answer(owner, task_id, answers)
         task = (await self.wait(stream, task_id, in_rounds=in_rounds)).task
-        asked = stream.questions(task)
+        asked = stream.reachable_questions(task)
         if task.is_terminal:
             return _result(task)
         if asked and in_rounds:
@@ -191,7 +193,7 @@ class HandOver:
         self, given: AnswerArguments, ctx: RequestContext, owner: Owner, streams: Streams
     ) -> JsonObject:
         task = (await streams.runtime.get(owner, given.task_id)).task
-        asked = TaskStream(ctx, owner, streams, names_task=False).questions(task)
+        asked = TaskStream(ctx, owner, streams, names_task=False).reachable_questions(task)
         forms = _forms(task, asked)
         is_known = given.question is None or given.question in forms
         if not forms or not is_known or (given.action is None and given.content is None):

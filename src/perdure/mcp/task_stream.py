@@ -126,6 +126,7 @@ class Streams:
         except (PerdureError, TimeoutError) as error:
             reason = str(error) or "the storage is busy"
             log.warning("task %s keeps running without a client: it was not cancelled: %s", task_id, reason)
+            self.runtime.attendance.abandon_task()
 
     async def _log_errors(self, function: Callable[..., Awaitable[None]], args: tuple[object, ...]) -> None:
         try:
@@ -285,7 +286,12 @@ class TaskStream:
         """Return the task when it is over, or as it is after this time; ask its questions meanwhile."""
         with anyio.move_on_after(seconds):
             return await self._wait(task_id, is_over)
-        return await self._runtime.get(self._owner, task_id)
+        return await retry_busy(lambda: self._runtime.get(self._owner, task_id))
+
+    def reachable_questions(self, task: TaskRecord) -> dict[str, Input]:
+        """Return those that can be sent: in a round of the call, or on a stream before its answer."""
+        is_2026 = self._request.protocol_version == wire.PROTOCOL_2026
+        return self.questions(task) if is_2026 or self._request.session.can_send_request else {}
 
     def questions(self, task: TaskRecord) -> dict[str, Input]:
         """Return the outstanding questions that the client of this request can be asked."""
@@ -441,7 +447,7 @@ class TaskStream:
         for _ in range(MAX_ASKS):
             try:
                 answers = {key: await self._send_question(task, key, reason)}
-                with suppress(TerminalTask):
+                with suppress(TerminalTask), anyio.CancelScope(shield=True):  # else the client is asked again
                     await retry_busy(partial(self._runtime.answer, self._owner, task.task_id, answers))
                 return None  # noqa: TRY300
             except MalformedAnswer as error:

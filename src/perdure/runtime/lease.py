@@ -24,6 +24,10 @@ HELD = "held"
 FREE = "free"
 ATTENDING = "attending"
 """The tag of the lease of a process."""
+SUSPECTED = "suspected"
+"""The tag of such a lease that was not renewed in time."""
+LOST = "lost"
+"""The tag of such a lease whose process did not take it back. It is never renewed again."""
 
 
 class Lease(msgspec.Struct, frozen=True, omit_defaults=True, tag_field=FORMAT_FIELD, tag=LEASE_FORMAT):
@@ -91,7 +95,7 @@ def attendance_address(process: str) -> Address:
 
 def is_attendance(lease: Record) -> bool:
     """Whether it is the lease of a process, and not of a claim."""
-    return lease.tag == ATTENDING
+    return lease.tag in (ATTENDING, SUSPECTED, LOST)
 
 
 def attend(
@@ -113,6 +117,11 @@ def attend(
         wake_at=until,
     )
     return Insert(record=record)
+
+
+def mark(lease: Record, tag: str) -> Replace:
+    """Mark the lease of a process as suspected or lost."""
+    return lease.replace_with(body=lease.body, tag=tag, lane=lease.lane, wake_at=lease.wake_at)
 
 
 def give_up(lease: Record, task: Snapshot) -> Replace | Delete:

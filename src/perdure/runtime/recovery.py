@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from random import shuffle, uniform
 
-from ..storage import Address, Delete, Micros, Position, Record, Storage
-from ..storage.errors import NotReadableHere
+from ..storage import Address, Committed, Delete, Micros, Position, Record, Storage
+from ..storage.errors import NotReadableHere, StorageError
 from ..storage.time_types import to_seconds
 from ..tasks import Snapshot, Status, TaskRecord, TaskStore
 from ..tasks.edits import AttemptEnd
@@ -44,6 +44,7 @@ class Patience:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._seen: dict[Address, tuple[int, float]] = {}
+        self._looked_at = 0.0
 
     @property
     def is_tried(self) -> bool:
@@ -52,12 +53,19 @@ class Patience:
 
     def worn_out(self, expired: Sequence[Record], at: float) -> list[Record]:
         """Those of these leases that were the same when they were first seen, long enough ago."""
+        if at - self._looked_at > 2 * self._seconds:  # we were late ourselves, and so may others have been
+            self.start_over()
+        self._looked_at = at
         seen: dict[Address, tuple[int, float]] = {}
         for lease in expired:
             version, since = self._seen.get(lease.address, (lease.version, at))
             seen[lease.address] = (lease.version, since if version == lease.version else at)
         self._seen = seen  # what is no longer overdue is forgotten
         return [lease for lease in expired if at - seen[lease.address][1] >= self._seconds]
+
+    def start_over(self) -> None:
+        """Forget what was seen: what kept us from looking or writing may keep others from renewing."""
+        self._seen = {}
 
 
 class Recovery:
@@ -100,6 +108,9 @@ class Recovery:
                 self._expired.leave(lease)
             except TaskError:
                 log.exception("task %s cannot be recovered", lease.key)
+            except StorageError:
+                self._patience.start_over()
+                raise
 
 
 async def recover(
@@ -151,7 +162,16 @@ async def _remove(lease: Record, storage: Storage, now: Micros) -> None:
 
 
 async def end_attended(lease: Record, store: TaskStore) -> None:
-    """Cancel the tasks of a process that is lost, wherever they run or wait, and remove its lease."""
+    """Mark the lease of a silent process, first as suspected, then as lost.
+
+    Then cancel its tasks, wherever they run or wait, and remove the lease. Nothing is done if the process has
+    renewed the lease.
+    """
+    is_suspected = lease.tag != leases.ATTENDING
+    mark = leases.mark(lease, leases.LOST if is_suspected else leases.SUSPECTED)
+    outcome = await store.storage.commit([mark], now=store.clock())
+    if not is_suspected or not isinstance(outcome, Committed):
+        return
     count = 0
     for status in (Status.WORKING, Status.INPUT_REQUIRED):
         after: Position | None = None
@@ -162,7 +182,7 @@ async def end_attended(lease: Record, store: TaskStore) -> None:
                 count += await _end_if_attended(record, lease.key, store)
             after = records[-1].position
     log.warning("process %s was lost; %d tasks were cancelled for which clients waited", lease.key, count)
-    await _remove(lease, store.storage, store.clock())
+    await _remove(mark.after, store.storage, store.clock())
 
 
 async def _end_if_attended(record: Record, process: str, store: TaskStore) -> bool:

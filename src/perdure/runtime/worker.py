@@ -215,7 +215,7 @@ class Worker:
     def _is_ours(self, lease: Record) -> bool:
         """Whether it is the lease of a run in this process, or of the process itself."""
         if leases.is_attendance(lease):
-            return lease.key == self.name
+            return lease.key == self.name or lease.key.startswith(f"{self.name}~")
         return any(job.claim.holder.holds(lease) for job in self._jobs.values())
 
     def job_of(self, task_id: TaskId) -> asyncio.Task[None] | None:

@@ -14,6 +14,8 @@ from mcp.server.lowlevel import Server
 from mcp_types import ListToolsResult, PaginatedRequestParams, Tool
 
 from perdure import Tasks
+from perdure.runtime import Runtime
+from perdure.storage.errors import StorageBusy
 from perdure.tasks import Owner, Status
 from perdure.tasks.errors import InvalidValue
 
@@ -21,7 +23,7 @@ from ...conditions import wait_until
 from ...markers import row
 from ..raw_clients import CORE, MODERN, Answer, Client2025, Client2026, Json, serving
 from ..replicas import Replicas
-from .tool_server import EVERY_VERSION, YES, Caller, ToolServer, calling, hosting, texts_of, yes
+from .tool_server import ANYBODY, EVERY_VERSION, YES, Caller, ToolServer, calling, hosting, texts_of, yes
 
 pytestmark = pytest.mark.anyio
 
@@ -395,3 +397,66 @@ async def test_a_call_that_was_handed_over_continues_after_a_kill_and_another_se
         done = await wait(client, task_id)
 
     assert texts_of(done) == [f"from 3 in {next_.pid}"]
+
+
+# Storages and streams that fail
+
+
+@row(131)
+@pytest.mark.parametrize("step", ["leave", "get"])
+async def test_a_storage_that_is_busy_during_the_hand_over_costs_only_a_moment(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with hosting(hand_over_after=SOON) as site, calling(site.url, MODERN) as client:
+        call = asyncio.create_task(client.call("gated"))
+        await site.begins()
+        be_busy_once(monkeypatch, step)
+        task_id = task_id_of(await call)
+
+        assert (await site.look(task_id)).task.status is Status.WORKING
+
+
+def be_busy_once(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    original, failures = getattr(Runtime, step), [StorageBusy("for a moment")]
+
+    async def busy_once(*given: Any, **named: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await original(*given, **named)
+
+    monkeypatch.setattr(Runtime, step, busy_once)
+
+
+@row(131)
+async def test_a_question_that_cannot_reach_the_client_is_answered_by_its_model() -> None:
+    async with (
+        hosting(hand_over_after=SOON, json_response=True) as site,
+        calling(site.url, CORE, answering=yes, capabilities={"elicitation": {}}) as client,
+    ):
+        task_id = task_id_of(await client.call("confirming"))
+        await wait(client, task_id)
+        await client.call("answer_task", {"task_id": task_id, "content": {"confirm": True}})
+
+        assert (await wait(client, task_id)).result["isError"] is False
+        assert (await site.look(task_id)).task.status is Status.COMPLETED
+
+
+@row(131)
+async def test_an_answer_to_a_task_that_has_ended_returns_its_result() -> None:
+    async with (
+        hosting(hand_over_after=SOON) as site,
+        calling(site.url, MODERN, capabilities={"elicitation": {}}) as client,
+        calling(site.url, MODERN, capabilities={}) as other,
+    ):
+        task_id = task_id_of(await other.call("confirming"))
+        asked = await wait(client, task_id)
+        await site.tasks.runtime.answer(ANYBODY, task_id, {"go": YES})
+        await site.ended(task_id)
+        answer = await client.call(
+            "wait_for_task",
+            {"task_id": task_id},
+            requestState=asked.result["requestState"],
+            inputResponses={"go": YES},
+        )
+
+    assert answer.result["isError"] is False

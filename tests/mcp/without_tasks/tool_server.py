@@ -64,7 +64,7 @@ class Names:
 
 @asynccontextmanager
 async def hosting(
-    *, authenticated: bool = False, hand_over_after: float | None = None
+    *, authenticated: bool = False, hand_over_after: float | None = None, json_response: bool = False
 ) -> AsyncGenerator[ToolServer]:
     runtime = RuntimeConfig(drain_timeout=0.0, cancel_grace=0.5, report_interval=0.05)
     tasks = Tasks("memory:", runtime=runtime, hand_over_after=hand_over_after)
@@ -79,7 +79,7 @@ async def hosting(
     add_working_tools(server, site)
     add_late_tools(server, site)
     add_asking_tools(server, site)
-    async with serving(server.streamable_http_app()) as site.url:
+    async with serving(server.streamable_http_app(json_response=json_response)) as site.url:
         yield site
 
 
