@@ -266,11 +266,11 @@ async def test_commands_make_keys_count_them_and_need_them_to_change_a_task(tmp_
     key = made.out.strip()
     ring = Keyring([key])
     assert made.err == ""
-    url, path = f"sqlite:///{tmp_path / 'tasks.db'}", tmp_path / "tasks.db"
+    url = f"sqlite:///{tmp_path / 'tasks.db'}"
     async with await open_storage(url) as storage:
         store = TaskStore(storage, EVERYTHING, keys=ring, application="tests")
         task = await store.create(Owner.local(), CALL)
-    task_id, before = task.task.task_id, path.read_bytes()
+    task_id = task.task.task_id
     doctor = await command("doctor", "--repair", "--url", url)
     assert doctor.code == 0
     line = f"Encrypted with key {ring.key_ids[0]}: 1 task"
@@ -293,9 +293,8 @@ async def test_commands_make_keys_count_them_and_need_them_to_change_a_task(tmp_
         assert (
             await TaskStore(storage, keys=ring, application="tests").get(Owner.local(), task_id)
         ).record == task.record
-    assert len(before) <= path.stat().st_size
     wrong = await command("tasks", "list", "--url", url, keys="nonsense")
-    assert (wrong.code, "nonsense" in wrong.err) != (0, True)
+    assert (wrong.code != 0, "nonsense" in wrong.err) == (True, False)
     assert "key 1 is not a key of perdure; make one with: perdure key" in wrong.err
     assert (await command("tasks", "cancel", task_id, "--url", url, keys=key)).code == 0
 

@@ -230,6 +230,12 @@ async def lease_of(runtime: Runtime, task: Snapshot) -> Record | None:
     return await runtime.store.storage.get(lease_address(task.record), now=runtime.store.clock())
 
 
+async def lease_of_process(runtime: Runtime, process: str) -> Record | None:
+    """The lease of a process in which clients wait."""
+    address = leases.attendance_address(process)
+    return await runtime.store.storage.get(address, now=runtime.store.clock())
+
+
 async def token_of(runtime: Runtime, task: Snapshot) -> int:
     """The fencing token: the version of a lease that is there."""
     lease = await lease_of(runtime, task)

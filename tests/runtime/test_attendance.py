@@ -11,14 +11,23 @@ import pytest
 from perdure.runtime import App, Runtime, Task
 from perdure.runtime import lease as leases
 from perdure.runtime.claiming import Claimer
-from perdure.runtime.recovery import Patience, end_attended
-from perdure.storage import Change, Record
+from perdure.runtime.recovery import end_attended
+from perdure.storage import Change
 from perdure.storage.time_types import HOUR
 from perdure.tasks import InputKind, InputRequest, Json, NewTask, Snapshot, Status, edits
 
 from ..conditions import wait_until
 from ..markers import row
-from .faulty_storage import ME, SLOW_HEARTBEAT, FaultyLink, MovedClock, now, open_faulty, until_status
+from .faulty_storage import (
+    ME,
+    SLOW_HEARTBEAT,
+    FaultyLink,
+    MovedClock,
+    lease_of_process,
+    now,
+    open_faulty,
+    until_status,
+)
 from .replicas import QUICK, Replicas, new_app, value_of
 
 pytestmark = pytest.mark.anyio
@@ -63,11 +72,6 @@ async def lost_process(replicas: Replicas, app: App) -> str:
     """The name of a process that attends tasks, and renews its lease no more."""
     async with (await replicas.start(app, QUICK, work=False)).attendance.waiting() as process:
         return process
-
-
-async def lease_of_process(runtime: Runtime, process: str) -> Record | None:
-    address = leases.attendance_address(process)
-    return await runtime.store.storage.get(address, now=runtime.store.clock())
 
 
 async def ended(runtime: Runtime, made: Snapshot) -> Snapshot:
@@ -293,7 +297,7 @@ async def test_a_process_that_was_declared_lost_continues_under_another_name(rep
         lease = await lease_of_process(server, process)
         assert lease is not None
         await server.store.storage.commit([leases.mark(lease, leases.LOST)], now=server.store.clock())
-        await asyncio.sleep(QUICK.lease)  # it has run out, so the next call renews it
+        await wait_until(lambda: (lease.wake_at or 0) <= server.store.clock())  # so the next call renews it
         async with server.attendance.waiting() as other:
             old, new = await server.create(ME, call(process)), await server.create(ME, call(other))
             lost = await lease_of_process(server, process)
@@ -362,16 +366,3 @@ async def test_a_task_that_a_process_could_not_cancel_is_cancelled_by_the_worker
     async with server.attendance.waiting() as other:
         assert other != process
     keeping.cancel()
-
-
-# Observation
-
-
-def test_an_observer_that_was_late_or_could_not_write_starts_over() -> None:
-    lease = leases.written(leases.attend("any", "tests", None, until=1, now=0))
-    patience = Patience(3)
-    seen = [patience.worn_out([lease], at) for at in (100, 103, 110, 112)]
-    assert seen == [[], [lease], [], []]
-    patience.start_over()
-    assert patience.worn_out([lease], 114) == []
-    assert patience.worn_out([lease], 117) == [lease]

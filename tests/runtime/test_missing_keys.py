@@ -8,11 +8,13 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.runtime import App, Pause, Runtime, deadline
+from perdure.runtime import lease as leases
 from perdure.runtime.intake import AT_ONCE
+from perdure.runtime.recovery import end_attended
 from perdure.storage import Record
 from perdure.storage.time_types import DAY, MINUTE
-from perdure.tasks import InputKind, InputRequest, NewTask, Snapshot, StoreConfig
-from perdure.tasks.encryption import new_key
+from perdure.tasks import InputKind, InputRequest, NewTask, Snapshot, Status, StoreConfig
+from perdure.tasks.encryption import Keyring, new_key
 from perdure.tasks.errors import KeyMissing
 from perdure.tasks.stored_task import TASKS, lease_address
 
@@ -20,7 +22,7 @@ from ..conditions import wait_until
 from ..markers import row
 from ..newer import stored
 from .apps import counted
-from .faulty_storage import ME, MovedClock, now, until_released
+from .faulty_storage import ME, MovedClock, lease_of_process, now, until_released
 from .replicas import QUICK, UNHURRIED, Replicas, leave_with_a_dead_worker, new_app, value_of
 
 pytestmark = pytest.mark.anyio
@@ -158,3 +160,36 @@ async def test_a_worker_restores_what_another_process_encrypted(replicas: Replic
     assert seen == [None]
     ended = await stored(creator.store.storage, made.record.address, now=creator.store.clock())
     assert (ended.space, Snapshot.head_of(ended).task.ciphertexts) == (TASKS, {})
+
+
+@row(115, 122, 123)
+@wrong_keys
+async def test_a_lost_process_is_left_to_a_worker_that_can_read_its_tasks(
+    replicas: Replicas, keys: Sequence[str]
+) -> None:
+    owner = await replicas.start(quick(), work=False, keys=[KEY], limits=EVERYTHING)
+    async with owner.attendance.waiting() as process:
+        made = await owner.create(ME, replace(SECRET, attended_by=process))
+    other = await replicas.start(quick(), work=False, keys=keys)
+    await replicas.subject.caught_up()
+    for tag in (leases.ATTENDING, leases.SUSPECTED, leases.LOST):
+        lease = await lease_of_process(owner, process)
+        assert lease is not None
+        assert lease.tag == tag
+        if tag == leases.ATTENDING:
+            await end_attended(lease, other.store)
+        else:
+            with pytest.raises(KeyMissing):
+                await end_attended(lease, other.store)
+    lost = await lease_of_process(owner, process)
+    assert lost is not None
+    await end_attended(lost, owner.store)
+
+    assert (await now(owner, made)).task.status is Status.CANCELLED
+    assert await lease_of_process(owner, process) is None
+
+
+async def test_an_app_on_another_storage_has_the_same_keys() -> None:
+    app = App("memory:", application="tests", store=EVERYTHING, encryption_keys=[KEY])
+    async with app.replaced("memory:", clock=MovedClock()).open(work=False) as runtime:
+        assert runtime.store.keys.key_ids == Keyring([KEY]).key_ids

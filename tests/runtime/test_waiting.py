@@ -8,8 +8,10 @@ from contextlib import aclosing
 import pytest
 
 from perdure.runtime import App, Runtime, RuntimeConfig, Task
+from perdure.runtime.waiting import MAX_FAILED_READS
+from perdure.storage.errors import StorageFailed
 from perdure.storage.time_types import to_seconds
-from perdure.tasks import Owner, Snapshot, Status
+from perdure.tasks import Owner, Snapshot, Status, TaskStore
 from perdure.tasks.errors import NotFound
 
 from .. import task_edits
@@ -194,3 +196,29 @@ async def test_who_stops_watching_leaves_no_watch_behind(replicas: Replicas) -> 
         with pytest.raises(asyncio.CancelledError):
             await waiting
         assert (wire.open_watches, wire.calls["watch"]) == (0, 2)
+
+
+@pytest.mark.parametrize("failures", [MAX_FAILED_READS, MAX_FAILED_READS + 1])
+async def test_reads_that_fail_now_and_then_do_not_end_the_waiting(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    go_on = asyncio.Event()
+    runtime = await replicas.start(gated(go_on), QUICK)
+    other = await replicas.start(new_app(), QUICK, work=False)
+    made = await runtime.submit("work")
+    waiting = asyncio.create_task(other.wait(ME, made.task.task_id, 60))
+    await several_heartbeats(runtime, made, 1)
+    get, left = TaskStore.get, [StorageFailed("for no known reason")] * failures
+
+    async def fail_first(store: TaskStore, owner: Owner, task_id: str) -> Snapshot:
+        if left:
+            raise left.pop()
+        return await get(store, owner, task_id)
+
+    monkeypatch.setattr(TaskStore, "get", fail_first)
+    go_on.set()
+    if failures > MAX_FAILED_READS:
+        with pytest.raises(StorageFailed):
+            await waiting
+    else:
+        assert value_of(await waiting) == "done"

@@ -72,6 +72,14 @@ def test_a_changed_ciphertext_is_refused(plain: bytes, data: st.DataObject) -> N
 
 
 @row(122, 123)
+@pytest.mark.parametrize("damaged", ["", "x" * 60, "ABCDEF01.QUJD", "0123456.QUJD", "012345678.QUJD"])
+def test_a_damaged_key_id_is_not_taken_for_a_missing_key(damaged: str) -> None:
+    ring = Keyring([new_key()])
+    with pytest.raises(Undecryptable):
+        ring.decrypt(damaged, PLACE)
+    assert ring.missing_key_ids == {}
+
+
 def test_another_key_is_missing_and_says_which() -> None:
     ciphertext = KEYS.encrypt(b"secret", PLACE)
     for ring in (Keyring(), Keyring([new_key()])):

@@ -145,7 +145,8 @@ class FastMCPAdapter(ServerAdapter):
         except (exceptions.FastMCPError, MCPError):
             raise
         except Exception as error:  # of a transformation, or of middleware of a mounted server
-            log.warning("tool %r refused a call", params.name, exc_info=error)
+            shown = loggable(error, is_encrypted=self.encrypts_contents)
+            log.warning("tool %r refused a call", params.name, exc_info=shown)
             raise exceptions.ToolError(_error_text(error, tool, server)) from error
         if passage.answer is not None and passage.answer is not _ADMITTED:
             return cast("Prepared", passage.answer)

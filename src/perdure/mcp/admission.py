@@ -226,7 +226,7 @@ class _Call(msgspec.Struct, frozen=True):
             operators_answer=self.tool.operators_answer,
             idempotency_key=wire.idempotency_key_of(wire.meta_of(self.ctx)),
             function=self.tool.name,
-            credentials=capture(self.ctx, self.stored_headers),
+            credentials=capture(self.ctx, self.stored_headers, has_key=bool(self.serving.runtime.store.keys)),
             attended_by=attended_by,
         )
         with anyio.CancelScope(shield=True):  # a call that is given up must know its task, to cancel it

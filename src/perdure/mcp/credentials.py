@@ -53,12 +53,17 @@ def check_headers(names: Iterable[str]) -> frozenset[str]:
 # At the call
 
 
-def capture(ctx: RequestContext, stored_headers: frozenset[str]) -> JsonLike | UnsetType:
-    """Return the credentials of a request for `NewTask.credentials`, or UNSET if it has none."""
+def capture(ctx: RequestContext, stored_headers: frozenset[str], *, has_key: bool) -> JsonLike | UnsetType:
+    """Return the credentials of a request for `NewTask.credentials`, or UNSET if it has none.
+
+    Without a key nothing is stored, and the task notes that it lacks them. Headers such as `x-request-id`,
+    which a proxy adds to each request, are not missed.
+    """
     token = _token_of(ctx)
     headers: Mapping[str, str] = getattr(cast("Any", ctx.request), "headers", None) or {}
     kept = {name: headers[name] for name in sorted(stored_headers) if name in headers}
-    if token is None and not kept:
+    is_worth_noting = token is not None or "authorization" in kept
+    if not is_worth_noting and not (kept and has_key):
         return UNSET
     dumped = None if token is None else token.model_dump(mode="json")
     return msgspec.to_builtins(Credentials(token=dumped, headers=kept))

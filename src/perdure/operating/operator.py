@@ -17,7 +17,7 @@ from ..storage.time_types import HOUR, system_clock
 from ..tasks import Snapshot, Status, StoreConfig, TaskRecord, TaskStore, edits
 from ..tasks.canonical_json import JsonLike
 from ..tasks.encryption import Keyring
-from ..tasks.errors import KeyMissing, NotFound
+from ..tasks.errors import CorruptRecord, KeyMissing, NotFound
 from ..tasks.lifecycle import ACTIVE_STATUSES
 from ..tasks.listing import DEFAULT_PAGE_SIZE, scan_tasks
 from ..tasks.secret_key import LOCATOR_KEY, load_key
@@ -284,5 +284,5 @@ class Operator:
         """Return the open questions of an encrypted task that lets operators answer them."""
         try:
             return open_questions(Snapshot.from_record(head.record, self._keys).task)
-        except KeyMissing:
+        except (KeyMissing, CorruptRecord):
             return ()

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
+from copy import copy
 from typing import TypeVar, overload
 
 from msgspec.structs import replace
@@ -71,14 +72,8 @@ class App:
 
         `runtime` are options of `RuntimeConfig`.
         """
-        app = App(
-            url,
-            application=self.application,
-            store=self._store,
-            runtime=replace(self._runtime, **runtime),
-            executor=self._executor,
-        )
-        app.functions, app._clock, app._keys = self.functions, clock, self._keys
+        app = copy(self)
+        vars(app).update(url=url, _clock=clock, _runtime=replace(self._runtime, **runtime))
         return app
 
     @overload

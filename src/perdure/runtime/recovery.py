@@ -165,13 +165,15 @@ async def end_attended(lease: Record, store: TaskStore) -> None:
     """Mark the lease of a silent process, first as suspected, then as lost.
 
     Then cancel its tasks, wherever they run or wait, and remove the lease. Nothing is done if the process has
-    renewed the lease.
+    renewed the lease. Raises NotReadableHere if a key is missing; then the lease is left to other workers.
     """
-    is_suspected = lease.tag != leases.ATTENDING
-    mark = leases.mark(lease, leases.LOST if is_suspected else leases.SUSPECTED)
-    outcome = await store.storage.commit([mark], now=store.clock())
-    if not is_suspected or not isinstance(outcome, Committed):
-        return
+    if lease.tag != leases.LOST:
+        is_suspected = lease.tag == leases.SUSPECTED
+        mark = leases.mark(lease, leases.LOST if is_suspected else leases.SUSPECTED)
+        outcome = await store.storage.commit([mark], now=store.clock())
+        if not is_suspected or not isinstance(outcome, Committed):
+            return
+        lease = mark.after
     count = 0
     for status in (Status.WORKING, Status.INPUT_REQUIRED):
         after: Position | None = None
@@ -182,15 +184,15 @@ async def end_attended(lease: Record, store: TaskStore) -> None:
                 count += await _end_if_attended(record, lease.key, store)
             after = records[-1].position
     log.warning("process %s was lost; %d tasks were cancelled for which clients waited", lease.key, count)
-    await _remove(mark.after, store.storage, store.clock())
+    await _remove(lease, store.storage, store.clock())
 
 
 async def _end_if_attended(record: Record, process: str, store: TaskStore) -> bool:
-    with suppress(CorruptRecord, NotReadableHere):
+    try:
         task = Snapshot.head_of(record).task
-        if task.attended_by == process:
-            return await _end_as_cancelled(task, process, store)
-    return False
+    except (CorruptRecord, NotReadableHere):
+        return False
+    return task.attended_by == process and await _end_as_cancelled(task, process, store)
 
 
 async def _end_as_cancelled(task: TaskRecord, process: str, store: TaskStore) -> bool:
@@ -199,7 +201,7 @@ async def _end_as_cancelled(task: TaskRecord, process: str, store: TaskStore) ->
             return None
         return await edit_with_lease(store, read, cancel_unattended)
 
-    with suppress(TerminalTask, NotFound):
+    with suppress(TerminalTask, NotFound, CorruptRecord):
         ended = await store.update(task.owner, task.task_id, cancel)
         if ended is not None:
             telemetry.ended(ended.task)

@@ -9,7 +9,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from msgspec import UNSET, UnsetType
 
 from ..storage import Micros
-from ..storage.errors import OutcomeUnknown
+from ..storage.errors import OutcomeUnknown, StorageFailed
 from ..storage.time_types import Duration, to_milliseconds, to_seconds
 from ..tasks import NewTask, Owner, Snapshot, Status, StoreConfig, TaskRecord, TaskStore, edits
 from ..tasks.canonical_json import JsonLike
@@ -233,7 +233,8 @@ class Runtime:
             job = self._worker.job_of(snapshot.task.task_id)
             if job is not None:  # it runs here, and needs no watching
                 await asyncio.wait((job,))
-                snapshot = await look(self.store, owner, task_id) or snapshot
+                with suppress(StorageFailed):  # then it is read again below
+                    snapshot = await look(self.store, owner, task_id) or snapshot
             if not snapshot.task.is_terminal:
                 async with aclosing(self.watch(owner, task_id)) as seen:
                     async for state in seen:

@@ -8,11 +8,14 @@ from contextlib import suppress
 from random import uniform
 
 from ..storage import Watch
-from ..storage.errors import StorageBusy, StorageUnavailable
+from ..storage.errors import StorageBusy, StorageFailed, StorageUnavailable
 from ..tasks import Owner, Snapshot, TaskStore
 from ..tasks.errors import NotFound
 from ..tasks.stored_task import TASKS
 from ..tasks.task_record import is_task_id
+
+MAX_FAILED_READS = 3
+"""How many reads in a row may fail for a reason that is not known to pass."""
 
 
 async def changed_within(watch: Watch, seconds: float) -> None:
@@ -31,10 +34,15 @@ async def states(
     """
     if not is_task_id(task_id):
         raise NotFound
-    seen = 0
+    seen = failed = 0
     async with store.storage.watch(TASKS, store.partition_of(owner, task_id), task_id) as watch:
         while True:
-            snapshot = await look(store, owner, task_id)
+            try:
+                snapshot, failed = await look(store, owner, task_id), 0
+            except StorageFailed:
+                snapshot, failed = None, failed + 1
+                if failed > MAX_FAILED_READS:
+                    raise
             if snapshot is not None and snapshot.version > seen:
                 seen = snapshot.version
                 yield snapshot

@@ -8,6 +8,7 @@ decrypted. It is not bound to a storage, so a copy of the storage can be read wi
 from __future__ import annotations
 
 import binascii
+import re
 import secrets
 from base64 import b64decode, b64encode, urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ from .owner import Owner
 KEY_BYTES = 32
 KEY_ID_BYTES = 4
 NONCE_BYTES = 12
+_KEY_ID = re.compile(rf"[0-9a-f]{{{2 * KEY_ID_BYTES}}}")
 MAX_CACHED_KEYS = 1024
 """Maximum number of keys of tasks that a process keeps in memory."""
 
@@ -96,6 +98,8 @@ class Keyring:
         or belongs to another place.
         """
         key_id, _, text = ciphertext.partition(".")
+        if not _KEY_ID.fullmatch(key_id):
+            raise Undecryptable("its key id is damaged")
         if key_id not in self._masters:
             self.missing_key_ids.setdefault(place.application, set()).add(key_id)
             raise KeyMissing(place.task_id, key_id)

@@ -139,6 +139,14 @@ async def test_a_caller_without_credentials_has_none(framework: Framework, keys:
 
 @row(122)
 @both_frameworks
+async def test_without_a_key_the_id_of_a_request_is_not_missed(framework: Framework) -> None:
+    bench = make(framework, keys=(), authenticated=False)
+    async with called(bench, token=None, X_Request_Id="r1") as client:
+        assert await said(client, "headers") == (None if framework == "sdk" else {})
+
+
+@row(122)
+@both_frameworks
 async def test_a_caller_without_a_token_can_have_headers(framework: Framework) -> None:
     async with called(make(framework, authenticated=False), token=None, X_Request_Id="r1") as client:
         assert await said(client, "headers") == {"x-request-id": "r1"}
