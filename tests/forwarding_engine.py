@@ -10,6 +10,7 @@ from perdure.storage import (
     Committed,
     Engine,
     Guard,
+    LanePosition,
     MaintenanceReport,
     Micros,
     PageRequest,
@@ -54,8 +55,11 @@ class ForwardingEngine(Engine):
             descending=request.descending,
         )
 
-    async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
-        return await (await self.line("due")).due(lane, until=until, limit=limit, now=now)
+    async def due(
+        self, lane: str, *, after: LanePosition | None, until: Micros, limit: int, now: Micros
+    ) -> list[Record]:
+        storage = await self.line("due")
+        return await storage.due(lane, after=after, until=until, limit=limit, now=now)
 
     async def counts(self, space: Space, partition: str | None, *, now: Micros) -> Mapping[Tag, int]:
         return await (await self.line("counts")).counts(space, partition, now=now)

@@ -1,5 +1,5 @@
-"""The fault test: clients of one storage behind a bad network, or on a server that falls over, then judged.
+"""The fault test: clients use one storage while its server or the network fails, then the result is checked.
 
-Read `journal` (what is noted of a call), `acting` (the clients), `proxy` (the bad network), `weather` (what
-happens to the servers), `storm` (all of it together), then `checking`.
+Read `journal` (the record of each call), `clients`, `proxy` (faults of the network), `disturbances` (all
+faults), `scenario`, then `checks`.
 """

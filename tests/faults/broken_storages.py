@@ -13,6 +13,7 @@ from perdure.storage import (
     Guard,
     Insert,
     InsertIfAbsent,
+    LanePosition,
     MaintenanceReport,
     Micros,
     PageRequest,
@@ -67,11 +68,11 @@ class WritesAgainOnTop(Broken):
     """As a client does that reads first, and then takes its own write for another's."""
 
     async def wrong(self, changes: Sequence[Change], guard: Guard | None, now: Micros) -> Committed | Refused:
-        told = await self.storage.commit(changes, guard=guard, now=now)
+        result = await self.storage.commit(changes, guard=guard, now=now)
         again = [_again(change) for change in changes if isinstance(change, Replace)]
-        if again and isinstance(told, Committed):
+        if again and isinstance(result, Committed):
             await self.storage.commit(again, now=now)
-        return told
+        return result
 
 
 class IsUnavailableThoughItWrote(Broken):
@@ -81,7 +82,7 @@ class IsUnavailableThoughItWrote(Broken):
 
 
 class LeavesHalfACommit(Broken):
-    """And tells that it does not know."""
+    """Reports that the outcome is unknown."""
 
     async def wrong(self, changes: Sequence[Change], guard: Guard | None, now: Micros) -> Committed | Refused:
         await self.storage.commit(changes[: (len(changes) + 1) // 2], guard=guard, now=now)
@@ -108,7 +109,7 @@ class NeverRecovers(Broken):
 
     async def wrong(self, changes: Sequence[Change], guard: Guard | None, now: Micros) -> Committed | Refused:
         self.often = 1.0
-        raise StorageUnavailable("for ever")
+        raise StorageUnavailable("forever")
 
 
 class GoesDeaf(Broken):
@@ -133,8 +134,10 @@ class ListsTooLittle(Broken):
 
 
 class ForgetsATimer(Broken):
-    async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
-        return (await super().due(lane, until=until, limit=limit, now=now))[1:]
+    async def due(
+        self, lane: str, *, after: LanePosition | None, until: Micros, limit: int, now: Micros
+    ) -> list[Record]:
+        return (await super().due(lane, after=after, until=until, limit=limit, now=now))[1:]
 
 
 class FindsSomething(Broken):
@@ -143,7 +146,7 @@ class FindsSomething(Broken):
 
 
 def _version(change: Change) -> int:
-    """What a change that is done would be told."""
+    """Return the result of a change that was accepted."""
     if isinstance(change, (Insert, InsertIfAbsent)):
         return 1
     return change.before.version + isinstance(change, Replace)

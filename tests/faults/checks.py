@@ -1,4 +1,4 @@
-"""What must be true after the storm, whatever happened in it. Each check tells every breach that it finds."""
+"""What must be true after the faults, whatever happened. Each check yields every violation that it finds."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ class SortedEvidence:
     def written(self) -> Iterator[Record]:
         """By commits that were acknowledged."""
         for commit in self.journal.commits:
-            if isinstance(commit.told, Committed):
-                for change, answer in zip(commit.changes, commit.told.results, strict=True):
+            if isinstance(commit.result, Committed):
+                for change, answer in zip(commit.changes, commit.result.results, strict=True):
                     record = after(change)
                     if record is not None and isinstance(answer, Accepted):
                         yield record
 
     def refused(self) -> Iterator[tuple[Commit, Record]]:
         for commit in self.journal.commits:
-            if not isinstance(commit.told, Committed) and commit.told is not Lost.UNKNOWN:
+            if not isinstance(commit.result, Committed) and commit.result is not Lost.UNKNOWN:
                 for record in map(after, commit.changes):
                     if record is not None:
                         yield commit, record
 
     def perhaps_written(self) -> Iterator[Change]:
         for commit in self.journal.commits:
-            if isinstance(commit.told, Committed) or commit.told is Lost.UNKNOWN:
+            if isinstance(commit.result, Committed) or commit.result is Lost.UNKNOWN:
                 yield from commit.changes
 
     def seen(self) -> Iterator[Record]:
-        """Every record that anybody ever read."""
+        """Every record that any client ever read."""
         for got in self.journal.got:
             if got.record is not None:
                 yield got.record
@@ -63,7 +63,7 @@ def every_history_is_linearizable(case: SortedEvidence) -> Iterator[str]:
 
 
 def every_acknowledged_write_is_there(case: SortedEvidence) -> Iterator[str]:
-    """Unless somebody replaced or deleted it, or may have."""
+    """Unless a client replaced or deleted it, or may have."""
     gone: set[tuple[Address, int]] = set()
     for change in case.perhaps_written():
         if isinstance(change, (Replace, Delete)):
@@ -76,11 +76,11 @@ def every_acknowledged_write_is_there(case: SortedEvidence) -> Iterator[str]:
 
 
 def what_was_refused_was_not_written(case: SortedEvidence) -> Iterator[str]:
-    """Whoever said so, the server or the engine: nobody ever saw it."""
+    """No client ever read a record whose commit was refused, by the server or by the engine."""
     refused = {body_of(record): commit for commit, record in case.refused()}
     for record in {*case.seen()}:
         if (commit := refused.get(body_of(record))) is not None:
-            yield f"{describe(record)} was seen, and its commit was told {commit.told}"
+            yield f"{describe(record)} was read, but the result of its commit was {commit.result}"
 
 
 def what_is_read_was_once_written(case: SortedEvidence) -> Iterator[str]:
@@ -88,7 +88,7 @@ def what_is_read_was_once_written(case: SortedEvidence) -> Iterator[str]:
     asked = {record for commit in case.journal.commits for record in map(after, commit.changes)}
     for record in {*case.seen()}:
         if record not in asked:
-            yield f"nobody wrote {describe(record)}"
+            yield f"no client wrote {describe(record)}"
 
 
 def commits_are_all_or_nothing(case: SortedEvidence) -> Iterator[str]:
@@ -97,7 +97,7 @@ def commits_are_all_or_nothing(case: SortedEvidence) -> Iterator[str]:
         there = [address in case.records for address in witnesses(commit)]
         if any(there) and not all(there):
             yield f"of the witnesses {witnesses(commit)} there are {there}"
-        if isinstance(commit.told, Committed) and not all(there):
+        if isinstance(commit.result, Committed) and not all(there):
             yield f"of {witnesses(commit)}, which were acknowledged, there are {there}"
 
 
@@ -142,7 +142,7 @@ def the_storage_finds_nothing_wrong(case: SortedEvidence) -> Iterator[str]:
     yield from case.evidence.findings
 
 
-def nobody_complains(case: SortedEvidence) -> Iterator[str]:
+def no_call_failed(case: SortedEvidence) -> Iterator[str]:
     """No call hangs or raises what it may not, and every client works again."""
     yield from case.journal.complaints
 
@@ -158,14 +158,14 @@ CHECKS: tuple[Check, ...] = (
     listings_are_what_is_read,
     the_lane_holds_what_is_to_be_woken,
     the_storage_finds_nothing_wrong,
-    nobody_complains,
+    no_call_failed,
 )
 
 
-def breaches(case: SortedEvidence) -> dict[str, list[str]]:
-    """What each check tells, of those that tell anything."""
+def find_violations(case: SortedEvidence) -> dict[str, list[str]]:
+    """Return the violations by the name of the check. Checks without violations are left out."""
     found = {check.__name__.replace("_", " "): list(check(case)) for check in CHECKS}
-    return {name: breach for name, breach in found.items() if breach}
+    return {name: each for name, each in found.items() if each}
 
 
 def describe(record: Record) -> str:

@@ -1,4 +1,4 @@
-"""The clients: each reads and writes a few records that all of them want, and notes what it was told.
+"""The clients: each reads and writes a few records that all of them want, and notes the results.
 
 The order of a record follows from its key and its tag from its version, so that the version alone decides
 whether a replace or delete meets what it expects: that is what the kit's checker knows of.
@@ -78,7 +78,7 @@ class Partition:
 
 
 class SharedState:
-    """What the clients of a storm have in common: where they meet, and what they note."""
+    """What the clients of a scenario have in common: where they meet, and what they note."""
 
     def __init__(self, hangs: float) -> None:
         self.hangs = hangs
@@ -114,9 +114,9 @@ class Client:
         self._known: dict[Address, Record] = {}
         self._writes = 0
 
-    async def act(self, goes_on: Callable[[], bool]) -> None:
-        """Read and write while the storm goes on."""
-        while goes_on():
+    async def act(self, is_running: Callable[[], bool]) -> None:
+        """Read and write until the scenario ends."""
+        while is_running():
             partition = self._company.any_partition(self._chance)
             drawn = self._chance.random()
             if drawn < 0.05:
@@ -141,8 +141,8 @@ class Client:
         """Write a new record with a name that begins so; whether it was acknowledged, and can be read."""
         self._writes += 1
         at = address._replace(key=f"{address.key} {self._writes}")
-        told = await self.commit([Insert(record=new_record(at, f'"{at.key}"'))])
-        return isinstance(told, Committed) and await self.read([at])
+        result = await self.commit([Insert(record=new_record(at, f'"{at.key}"'))])
+        return isinstance(result, Committed) and await self.read([at])
 
     async def read(self, addresses: Sequence[Address]) -> bool:
         """Whether it was answered."""
@@ -168,19 +168,19 @@ class Client:
         changes = [self._change(address) for address in addresses]
         if is_witnessed := self._chance.random() < 0.4:
             changes = [self._witness(partition, "first"), *changes, self._witness(partition, "last")]
-        told = await self.commit(changes)
-        if told is Lost.UNKNOWN and not is_witnessed:
+        result = await self.commit(changes)
+        if result is Lost.UNKNOWN and not is_witnessed:
             partition.unknown.update(addresses)
 
     async def commit(self, changes: Sequence[Change]) -> Committed | Refused | Lost:
         guard = GUARD if any(map(_needs_guard, changes)) else None
         called = clock()
-        told = await self._try(self._storage.commit(changes, guard=guard, now=NOW))
-        self._journal.wrote(changes, guard, told, called)
+        result = await self._try(self._storage.commit(changes, guard=guard, now=NOW))
+        self._journal.wrote(changes, guard, result, called)
         for change in changes:
-            is_done = isinstance(told, Committed) and not isinstance(change, InsertIfAbsent)
+            is_done = isinstance(result, Committed) and not isinstance(change, InsertIfAbsent)
             self._learn(change.address, after(change) if is_done else None)
-        return told
+        return result
 
     def _change(self, address: Address) -> Change:
         known = self._known.get(address)
@@ -208,9 +208,9 @@ class Client:
 
     async def _try(self, call: Awaitable[T]) -> T | Lost:
         """The answer, or how it was lost. What may not be raised is complained about."""
-        patience = asyncio.timeout(self._company.hangs)
+        timeout = asyncio.timeout(self._company.hangs)
         try:
-            async with patience:
+            async with timeout:
                 return await call
         except _NOT_WRITTEN as error:
             self._journal.errors[type(error).__name__] += 1
@@ -218,7 +218,7 @@ class Client:
         except StorageFailed as error:
             self._journal.errors[type(error).__name__] += 1
         except Exception as error:  # whatever it is, it should not be
-            what = "hangs" if patience.expired() else f"met {error!r} at {_where(error)}"
+            what = "hangs" if timeout.expired() else f"met {error!r} at {_where(error)}"
             self._journal.complaints.append(f"{self.name} {what}")
         return Lost.UNKNOWN
 

@@ -1,6 +1,6 @@
-"""Bad weather, of each kind that an engine may meet: one blow, which is over when it returns.
+"""The faults of each kind that an engine may meet: each is a function that returns when the fault is over.
 
-A blow ends with some good weather, so that between two of them work goes on.
+A disturbance ends with a quiet time, so that calls succeed between two of them.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ async def freezes(scene: ScenarioState, chance: Random) -> None:
 
 
 async def stalls(scene: ScenarioState, chance: Random) -> None:
-    """The same, for longer than anybody waits."""
+    """The same, for longer than any client waits."""
     await asyncio.sleep(chance.uniform(1, 3))
     await _freeze(scene, chance.choice(scene.servers), chance.uniform(13, 15))
 
@@ -105,7 +105,7 @@ OTHERS = "FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type =
 
 
 async def terminations(scene: ScenarioState, chance: Random) -> None:
-    """Somebody ends connections, or cancels what they do."""
+    """Connections are ended, or their statements cancelled."""
     await asyncio.sleep(chance.uniform(0.01, 0.2))
     how, what = chance.choice(
         [
@@ -125,7 +125,7 @@ async def terminations(scene: ScenarioState, chance: Random) -> None:
 
 
 async def kills(scene: ScenarioState, chance: Random) -> None:
-    """Somebody ends every connection, or lets all of them wait."""
+    """Every connection is ended, or all of them are paused."""
     await asyncio.sleep(chance.uniform(0.02, 0.4))
     how, what = chance.choice(
         [
@@ -179,7 +179,7 @@ DISTURBANCES: Mapping[str, Mapping[str, Disturbance]] = {
     "redis-cluster": {**_ANYWHERE, "kills": kills},
     "dynamodb": {**_ANYWHERE, "network": network, "throttles": throttles},
 }
-"""What each engine meets. The nodes of a cluster tell clients where they are, so no proxy fits between."""
+"""The faults for each engine. The nodes of a cluster announce their addresses, so a proxy cannot be used."""
 
 AnyServer: TypeAlias = Postgres | Valkey | ValkeyCluster | Dynoxide
 _SERVERS: Mapping[str, tuple[Callable[[], AnyServer], str]] = {
@@ -188,19 +188,19 @@ _SERVERS: Mapping[str, tuple[Callable[[], AnyServer], str]] = {
     "redis-cluster": (lambda: ValkeyCluster(failure_timeout=2), "&timeout=1"),
     "dynamodb": (Dynoxide, "&timeout=1&attempts=3"),
 }
-"""With options that are less patient than usual, so that patience runs out."""
+"""With shorter timeouts than usual, so that they expire."""
 _WITHOUT_REPEATING = {("dynamodb", "restarts"): "&timeout=1&attempts=1"}
 """AWS knows a repeated transaction by its token. This server does as well, but not after a restart."""
 
 
 @asynccontextmanager
-async def open_setup(engine: str, weather: str, other: AnyServer | None = None) -> AsyncGenerator[Setup]:
+async def open_setup(engine: str, fault: str, other: AnyServer | None = None) -> AsyncGenerator[Setup]:
     """A server, or this other one, its clients, and what will happen to them."""
     os.environ.update(CREDENTIALS)
     make, options = _SERVERS[engine]
     with other or make() as server:
         url = server.new_url()
-        hasty = url + _WITHOUT_REPEATING.get((engine, weather), options)
+        hasty = url + _WITHOUT_REPEATING.get((engine, fault), options)
         await migrate_storage(url)
         async with AsyncExitStack() as stack:
             servers = server.nodes if isinstance(server, ValkeyCluster) else [server]
@@ -209,11 +209,11 @@ async def open_setup(engine: str, weather: str, other: AnyServer | None = None) 
             requests = await stack.enter_async_context(proxy_to(port))
             scene = ScenarioState(servers, proxy, requests, Counter())
             ways = {"network": proxy.port, "throttles": requests.port}
-            way = through(hasty, port, ways.get(weather, port))
+            way = through(hasty, port, ways.get(fault, port))
             yield Setup(
                 storages=[await stack.enter_async_context(await open_storage(way)) for _ in range(CLIENTS)],
                 reopen=lambda: open_storage(url),
-                blow=partial(DISTURBANCES[engine][weather], scene),
+                disturbance=partial(DISTURBANCES[engine][fault], scene),
                 met=scene.met,
             )
 

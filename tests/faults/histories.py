@@ -1,8 +1,8 @@
 """The history of each record, put together from the journal, for the kit's checker.
 
 A commit whose outcome is unknown may have been written, at any later time, or not. If it had witnesses, the
-end tells: with them there all of it was written; without them it is left out, as one is that was not taken,
-and where it had an effect all the same, nothing explains that.
+final state decides: if they exist, all of it was written. If they do not, the commit is left out, like one
+that was refused, and the checker reports any effect that it had.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .journal import Commit, Journal, Lost, clock
 
 
 def histories(journal: Journal, at_the_end: Mapping[Address, Record]) -> dict[Address, list[Operation]]:
-    """The operations on each record; the last is what stood there in the end."""
+    """The operations on each record; the last is what was stored in the end."""
     found: defaultdict[Address, list[Operation]] = defaultdict(list)
     for got in journal.got:
         found[got.address].append(
@@ -54,17 +54,17 @@ def witnesses(commit: Commit) -> list[Address]:
 def _written(
     commit: Commit, at_the_end: Mapping[Address, Record], end: int
 ) -> Iterator[tuple[Address, Operation]]:
-    told = commit.told
-    if told is Lost.REFUSED:
+    outcome = commit.result
+    if outcome is Lost.REFUSED:
         return
-    if told is Lost.UNKNOWN:
+    if outcome is Lost.UNKNOWN:
         yield from _perhaps_written(commit, at_the_end, end)
         return
-    for change, answer in zip(commit.changes, told.results, strict=True):
-        what, said = _write(change), answer
-        if isinstance(told, Refused) and isinstance(answer, Accepted):
-            what, said = _look(change)
-        yield change.address, _operation(what, said, commit.called, commit.returned)
+    for change, answer in zip(commit.changes, outcome.results, strict=True):
+        what, result = _write(change), answer
+        if isinstance(outcome, Refused) and isinstance(answer, Accepted):
+            what, result = _look(change)
+        yield change.address, _operation(what, result, commit.called, commit.returned)
 
 
 def _perhaps_written(
@@ -81,8 +81,8 @@ def _perhaps_written(
 
 def _operation(what: Write, answer: ChangeResult, called: int, returned: int | None) -> Operation:
     """To the checker a keep is an insert, which conflicts where something is kept."""
-    told = Conflict(answer.version) if isinstance(answer, Kept) else answer
-    return Operation(what=what, result=told, called=called, returned=returned)
+    outcome = Conflict(answer.version) if isinstance(answer, Kept) else answer
+    return Operation(what=what, result=outcome, called=called, returned=returned)
 
 
 def _write(change: Change) -> Write:
@@ -111,7 +111,7 @@ def _state(record: Record | None) -> State:
 
 
 def body_of(record: Record) -> str:
-    """As much of it as tells it from all others."""
+    """Return as much of it as distinguishes it from all others."""
     return record.body.rstrip()
 
 

@@ -1,4 +1,4 @@
-"""What is noted of every call: what was asked, what was told, and when. One clock, one process."""
+"""The journal of every call: request, result and times, by the clock of one process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Got(msgspec.Struct, frozen=True, kw_only=True):
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
     changes: Sequence[Change]
     guard: Guard | None
-    told: Committed | Refused | Lost
+    result: Committed | Refused | Lost
     called: int
     returned: int
 
@@ -43,7 +43,7 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Journal:
-    """Everything that the clients of one storm noted."""
+    """Everything that the clients of one scenario noted."""
 
     def __init__(self) -> None:
         self.got: list[Got] = []
@@ -62,10 +62,12 @@ class Journal:
             self.got.append(Got(address=address, record=record, called=called, returned=returned))
 
     def wrote(
-        self, changes: Sequence[Change], guard: Guard | None, told: Committed | Refused | Lost, called: int
+        self, changes: Sequence[Change], guard: Guard | None, result: Committed | Refused | Lost, called: int
     ) -> None:
-        self.commits.append(Commit(changes=changes, guard=guard, told=told, called=called, returned=clock()))
-        self.answered += not isinstance(told, Lost)
+        self.commits.append(
+            Commit(changes=changes, guard=guard, result=result, called=called, returned=clock())
+        )
+        self.answered += not isinstance(result, Lost)
 
 
 def clock() -> int:

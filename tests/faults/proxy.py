@@ -22,10 +22,10 @@ Kind: TypeAlias = Literal["cut", "tear", "reset", "half-close", "swallow", "dela
 cut         it is lost, and both sides find the connection closed
 tear        half of it arrives, then the same
 reset       it is lost, and both sides find the connection reset
-half-close  it is lost, and its receiver is told that no more will come; the other direction goes on
+half-close  it is lost, and its receiver sees the end of the stream; the other direction continues
 swallow     a request arrives and is answered, but in the place of the answer comes the end of the connection
 delay       it is late
-refuse      it arrives, but nobody new is let in for a while
+refuse      it arrives, but new connections are refused for a while
 """
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -52,8 +52,8 @@ class _Plan(NamedTuple):
         chance = Random(f"{self.seed} {piece}")
         if chance.random() >= self.often:
             return None
-        blow = Fault(chance.choice(self.kinds), chance.random())
-        return None if blow.kind == "swallow" and not is_request else blow
+        fault = Fault(chance.choice(self.kinds), chance.random())
+        return None if fault.kind == "swallow" and not is_request else fault
 
 
 class Proxy:
@@ -64,7 +64,7 @@ class Proxy:
         """How often each kind was done."""
         self.accepted = 0
         self._target = target
-        self._place = _bound(0)  # which keeps the port while nobody listens
+        self._place = _bound(0)  # which keeps the port while there is no listener
         self.port: int = self._place.getsockname()[1]
         self._listener: socket.socket | None = None
         self._unattended: set[socket.socket] = set()
@@ -91,14 +91,14 @@ class Proxy:
         self._plan = _Plan(seed, kinds, often)
 
     def stop_faults(self) -> None:
-        """From now on forward what comes. A delay, or a time in which nobody is let in, still ends."""
+        """Forward everything from now on. A delay, or a time of refused connections, still ends."""
         self._plan = None
 
     def draw(self, piece: str, *, is_request: bool) -> Fault | None:
         return None if self._plan is None else self._plan.draw(piece, is_request=is_request)
 
     def refuse(self, seconds: float) -> None:
-        """Let nobody new in for so long."""
+        """Refuse new connections for so long."""
         if self._listener is not None:
             self._ignore()
             self._attend(self._listen_in(seconds))
@@ -213,28 +213,28 @@ class _Link:
             if self._is_swallowed and not is_request:
                 raise EOFError
             piece = f"{self._name} {'request' if is_request else 'answer'} {number}"
-            blow = self._proxy.draw(piece, is_request=is_request)
-            if blow is not None:
-                self._proxy.met[blow.kind] += 1
-                data = await self._strike(blow, data, target)
+            fault = self._proxy.draw(piece, is_request=is_request)
+            if fault is not None:
+                self._proxy.met[fault.kind] += 1
+                data = await self._strike(fault, data, target)
                 if data is None:
                     break
             await target.send(data)
         target.send_no_more()
 
-    async def _strike(self, blow: Fault, data: bytes, target: _Side) -> bytes | None:
+    async def _strike(self, fault: Fault, data: bytes, target: _Side) -> bytes | None:
         """What is left to be sent; None: nothing, ever."""
-        match blow.kind:
+        match fault.kind:
             case "delay":
-                await asyncio.sleep(blow.strength * MAX_DELAY_SECONDS)
+                await asyncio.sleep(fault.strength * MAX_DELAY_SECONDS)
             case "refuse":
-                self._proxy.refuse(blow.strength * MAX_REFUSAL_SECONDS)
+                self._proxy.refuse(fault.strength * MAX_REFUSAL_SECONDS)
             case "swallow":
                 self._is_swallowed = True
             case "half-close":
                 return None
             case _:
-                await self._end(blow.kind, data, target)
+                await self._end(fault.kind, data, target)
         return data
 
     async def _end(self, kind: Kind, data: bytes, target: _Side) -> None:

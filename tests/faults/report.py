@@ -1,4 +1,4 @@
-"""The numbers of a storm: what was met often enough to mean something."""
+"""The numbers of a scenario: how often everything happened."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from .journal import Lost
 def numbers(case: SortedEvidence) -> dict[str, int]:
     """What happened, how often. The order is that of the report."""
     journal = case.journal
-    told = Counter(each.told if isinstance(each.told, Lost) else type(each.told) for each in journal.commits)
+    results = Counter(
+        each.result if isinstance(each.result, Lost) else type(each.result) for each in journal.commits
+    )
     return {
         **dict(sorted(case.evidence.met.items())),
         "records read": len(journal.got),
         "looks at a guarded count": len(journal.counted),
         "commits": len(journal.commits),
         "of several changes": sum(len(commit.changes) > 1 for commit in journal.commits),
-        "acknowledged": told[Committed],
-        "refused by what they met": told[Refused],
-        "refused by a guard": sum(_is_over(commit.told) for commit in journal.commits),
-        "of unknown outcome": told[Lost.UNKNOWN],
-        "not taken": told[Lost.REFUSED],
+        "acknowledged": results[Committed],
+        "refused by what they met": results[Refused],
+        "refused by a guard": sum(_is_over(commit.result) for commit in journal.commits),
+        "of unknown outcome": results[Lost.UNKNOWN],
+        "not taken": results[Lost.REFUSED],
         **{f"{name} raised": number for name, number in sorted(journal.errors.items())},
         "records at the end": len(case.records),
         "records whose history is linearizable": len(case.histories),
@@ -32,5 +34,5 @@ def numbers(case: SortedEvidence) -> dict[str, int]:
     }
 
 
-def _is_over(told: Committed | Refused | Lost) -> bool:
-    return isinstance(told, Refused) and told.guard_count is not None
+def _is_over(results: Committed | Refused | Lost) -> bool:
+    return isinstance(results, Refused) and results.guard_count is not None

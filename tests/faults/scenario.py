@@ -1,6 +1,6 @@
-"""The storm: clients at work while the weather is bad, then calm, and everything there is to judge by.
+"""The scenario: clients work during faults, then without them, and then the evidence is collected.
 
-What the clients want and what happens to them is drawn from one seed; what that meets, no seed decides.
+One seed decides what the clients do and which faults occur. It does not decide which calls a fault meets.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from .clients import LANE, SPACES, THINGS, WITNESSES, Client, SharedState
 from .journal import Journal
 
 REVIVAL = "revival"
-"""The partition that is written to when the storm is over."""
+"""The partition that is written to when the faults are over."""
 CALL_TIMEOUT = 60.0
 PAGE = 500
 ADDRESSES = 100
 MAX_DUE = 1000
 
 T = TypeVar("T")
-Blow: TypeAlias = Callable[[Random], Awaitable[None]]
+Disturbance: TypeAlias = Callable[[Random], Awaitable[None]]
 """Something bad that happens, and is over when it returns."""
 
 
@@ -36,24 +36,24 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     seconds: float
     answers: int = 0
-    """Commits that are answered before it is over, though it take longer; not for ever, though."""
+    """The minimum number of commits that are answered before the scenario ends, even if it takes longer."""
     clients: int = 12
     hangs: float = 30.0
     """Seconds after which a call is said to hang."""
     recovers: float = 20.0
-    """Seconds of good weather in which a client must work again."""
+    """Seconds after the last fault within which every client must work again."""
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """What the storm is about."""
+    """The storages of a scenario, and its faults."""
 
     storages: Sequence[Storage]
-    """The ones that the clients share. They are in the storm."""
+    """The storages that the clients share. Faults affect them."""
     reopen: Callable[[], Awaitable[Storage]]
-    """Another client, which is not."""
-    blow: Blow
+    """Opens another storage, which faults do not affect."""
+    disturbance: Disturbance
     met: Counter[str]
-    """How often each bad thing happened."""
+    """How often each fault happened."""
 
 
 class Listing(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ class Listing(msgspec.Struct, frozen=True):
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be judged."""
+    """What the checks examine."""
 
     journal: Journal
     met: Counter[str]
@@ -101,23 +101,23 @@ async def run(plan: Plan, stage: Setup) -> Evidence:
 
 async def disturb(plan: Plan, stage: Setup, company: SharedState) -> None:
     clock = asyncio.get_running_loop().time
-    begun = clock()
+    started = clock()
 
-    def goes_on() -> bool:
-        lasted = clock() - begun
+    def is_running() -> bool:
+        lasted = clock() - started
         return lasted < plan.seconds or (company.journal.answered < plan.answers and lasted < CALL_TIMEOUT)
 
     async with asyncio.TaskGroup() as group:
         for n in range(plan.clients):
             storage = stage.storages[n % len(stage.storages)]
             client = Client(f"client {n}", storage, company, Random(f"client {n} {plan.seed}"))
-            group.create_task(client.act(goes_on))
-        group.create_task(apply_disturbance(stage.blow, Random(f"weather {plan.seed}"), goes_on))
+            group.create_task(client.act(is_running))
+        group.create_task(apply_disturbance(stage.disturbance, Random(f"fault {plan.seed}"), is_running))
 
 
-async def apply_disturbance(blow: Blow, chance: Random, goes_on: Callable[[], bool]) -> None:
-    while goes_on():
-        await blow(chance)
+async def apply_disturbance(disturbance: Disturbance, chance: Random, is_running: Callable[[], bool]) -> None:
+    while is_running():
+        await disturbance(chance)
 
 
 # When it is over
@@ -134,7 +134,7 @@ async def retry(call: Callable[[], Awaitable[T]]) -> T:
 
 
 async def wait_for_recovery(client: Client, healthy: Client, company: SharedState, seconds: float) -> None:
-    """See that a client of the storm can write, read and be woken again, without being opened anew."""
+    """Check that a client of the scenario can write, read and be woken again, without being opened anew."""
     what = "work"
     try:
         async with asyncio.timeout(seconds):
@@ -150,7 +150,7 @@ async def wait_for_recovery(client: Client, healthy: Client, company: SharedStat
 
 
 async def collect_evidence(storage: Storage, company: SharedState, met: Counter[str]) -> Evidence:
-    """All there is to judge by, once nothing changes any more: a commit may still be under way."""
+    """Collect the evidence once nothing changes any more: a commit may still be running."""
     await asyncio.sleep(storage.lag)
     spaces = await _spaces(storage)
     while spaces != (again := await _spaces(storage)):

@@ -1,4 +1,4 @@
-"""The checks can fail: a storm on a storage that is wrong is told from one on a storage that is right."""
+"""The checks can fail: they distinguish a broken storage from a correct one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perdure.storage.memory import MemoryEngine
 
 from . import broken_storages, checks, scenario
 from .broken_storages import Broken
-from .checks import CHECKS, Check, SortedEvidence, breaches
+from .checks import CHECKS, Check, SortedEvidence, find_violations
 from .report import numbers
 from .scenario import Plan, Setup
 
@@ -37,12 +37,12 @@ NOTICED: list[tuple[type[Broken], Check]] = [
     (broken_storages.ListsTooLittle, checks.listings_are_what_is_read),
     (broken_storages.ForgetsATimer, checks.the_lane_holds_what_is_to_be_woken),
     (broken_storages.FindsSomething, checks.the_storage_finds_nothing_wrong),
-    (broken_storages.RaisesWhatTheDriverRaises, checks.nobody_complains),
-    (broken_storages.HangsNowAndThen, checks.nobody_complains),
-    (broken_storages.NeverRecovers, checks.nobody_complains),
-    (broken_storages.GoesDeaf, checks.nobody_complains),
+    (broken_storages.RaisesWhatTheDriverRaises, checks.no_call_failed),
+    (broken_storages.HangsNowAndThen, checks.no_call_failed),
+    (broken_storages.NeverRecovers, checks.no_call_failed),
+    (broken_storages.GoesDeaf, checks.no_call_failed),
 ]
-_stormed: dict[type[Broken], SortedEvidence] = {}
+_evidence: dict[type[Broken], SortedEvidence] = {}
 
 
 async def fair(_: Random) -> None:
@@ -57,22 +57,24 @@ def plan_for(kind: type[Broken]) -> Plan:
     return plan
 
 
-async def storm_on(kind: type[Broken]) -> SortedEvidence:
+async def evidence_of(kind: type[Broken]) -> SortedEvidence:
     """Some work on a storage in memory; once for all checks."""
-    if kind not in _stormed:
+    if kind not in _evidence:
         engine = MemoryEngine()
 
         async def reopen() -> Storage:
             return Storage(kind(Storage(engine)))
 
-        stage = Setup(storages=[await reopen(), await reopen()], reopen=reopen, blow=fair, met=Counter())
-        _stormed[kind] = SortedEvidence(await scenario.run(plan_for(kind), stage))
-    return _stormed[kind]
+        stage = Setup(
+            storages=[await reopen(), await reopen()], reopen=reopen, disturbance=fair, met=Counter()
+        )
+        _evidence[kind] = SortedEvidence(await scenario.run(plan_for(kind), stage))
+    return _evidence[kind]
 
 
 @pytest.mark.parametrize(("kind", "check"), NOTICED, ids=lambda each: each.__name__)
 async def test_a_storage_that_is_wrong_is_noticed(kind: type[Broken], check: Check) -> None:
-    assert any(check(await storm_on(kind)))
+    assert any(check(await evidence_of(kind)))
 
 
 def test_each_check_is_known_to_fail() -> None:
@@ -80,14 +82,16 @@ def test_each_check_is_known_to_fail() -> None:
 
 
 async def test_nothing_is_said_of_a_storage_that_is_right() -> None:
-    case = await storm_on(Broken)
-    assert breaches(case) == {}
+    case = await evidence_of(Broken)
+    assert find_violations(case) == {}
     assert min(numbers(case)[what] for what in ("acknowledged", "refused by a guard", "records read")) > 0
 
 
-async def test_a_storm_on_sqlite_is_in_order(tmp_path: Path) -> None:
+async def test_a_scenario_on_sqlite_has_no_violation(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'records.db'}"
     async with await open_storage(url) as one, await open_storage(url) as other:
-        stage = Setup(storages=[one, other], reopen=lambda: open_storage(url), blow=fair, met=Counter())
+        stage = Setup(
+            storages=[one, other], reopen=lambda: open_storage(url), disturbance=fair, met=Counter()
+        )
         plan = Plan(seed=1, seconds=1, hangs=60, recovers=60)
-        assert breaches(SortedEvidence(await scenario.run(plan, stage))) == {}
+        assert find_violations(SortedEvidence(await scenario.run(plan, stage))) == {}

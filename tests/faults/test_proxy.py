@@ -1,4 +1,4 @@
-"""The proxy does what it says, told by an echo server behind it."""
+"""The proxy does what it says, as an echo server behind it shows."""
 
 from __future__ import annotations
 
@@ -144,14 +144,14 @@ async def test_what_is_delayed_arrives_whole(echo: Echo) -> None:
         assert proxy.met == {"delay": 2}
 
 
-async def test_nobody_new_is_let_in_while_it_refuses_and_those_inside_stay(echo: Echo) -> None:
+async def test_new_connections_are_refused_and_open_ones_stay(echo: Echo) -> None:
     async with echo.serving() as proxy, line_to(proxy) as line:
         await line.ask()
         proxy.refuse(0.2)
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection(HOST, proxy.port)
         assert await line.ask() == HELLO
-        while not await is_let_in(proxy):  # noqa: ASYNC110 - nothing tells of it
+        while not await is_let_in(proxy):  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.01)
 
 

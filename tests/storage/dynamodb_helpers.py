@@ -13,7 +13,6 @@ from uuid import uuid4
 from aiobotocore.session import get_session  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
 from perdure.storage import Storage, migrate_storage, open_storage
-from perdure.storage.dynamodb.table_setup import table_definition
 from perdure.storage.kit.servers.dynamodb import REGION
 
 TEST_TIMEOUT = 60.0
@@ -40,14 +39,6 @@ async def storage_on(server: DynamoDb, options: str = "") -> AsyncGenerator[Stor
     await migrate_storage(url)
     async with await open_storage(url) as storage:
         yield storage
-
-
-async def create_without_ttl(db: Any, table: str) -> None:  # noqa: ANN401
-    """Create a table without time to live, because a strict server would delete the kit's old records."""
-    await db.create_table(TableName=table, **table_definition())
-    async with asyncio.timeout(TEST_TIMEOUT):
-        while (await db.describe_table(TableName=table))["Table"]["TableStatus"] != "ACTIVE":  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
 
 
 @asynccontextmanager

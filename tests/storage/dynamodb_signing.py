@@ -17,7 +17,7 @@ from aiobotocore.session import AioSession  # pyright: ignore[reportMissingTypeS
 from botocore.loaders import Loader  # pyright: ignore[reportMissingTypeStubs]
 
 from perdure.storage.dynamodb.errors import DRIVER_ERRORS
-from perdure.storage.dynamodb.signed_requests import Sender
+from perdure.storage.dynamodb.request_signer import Sender
 from perdure.storage.kit.servers import CREDENTIALS
 from perdure.storage.kit.servers.dynamodb import REGION
 

@@ -160,7 +160,7 @@ _MODES: dict[str, Factory] = {
     "redis": on_server(lambda: servers.valkey().new_url()),
     "redis-flushed": redis_flushed,
     "redis-cluster": on_server(lambda: servers.valkey_cluster().new_url()),
-    "dynamodb": dynamodb("dynamodb-kit"),
+    "dynamodb": dynamodb("dynamodb"),
     "dynamodb-strict": dynamodb("dynamodb-strict"),
 }
 if servers.system_binaries() is not None:

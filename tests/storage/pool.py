@@ -19,7 +19,7 @@ from perdure.storage import migrate_storage
 from perdure.storage.postgres.location import parse_url
 
 from .. import servers
-from .dynamodb_helpers import DynamoDb, client_of, create_without_ttl, settle, table_of
+from .dynamodb_helpers import DynamoDb, client_of, settle, table_of
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -61,14 +61,10 @@ async def _empty_schema(url: str) -> None:
         await connection.close()
 
 
-def _on_dynamodb(server: Callable[[], DynamoDb], *, expires: bool) -> Kind:
+def _on_dynamodb(server: Callable[[], DynamoDb]) -> Kind:
     async def make() -> str:
         url = server().new_url()
-        if expires:
-            await migrate_storage(url)
-        else:
-            async with client_of(server().endpoint) as db:
-                await create_without_ttl(db, table_of(url))
+        await migrate_storage(url)
         return url
 
     async def empty(url: str) -> None:
@@ -91,8 +87,7 @@ async def _empty_table(db: Any, table: str) -> None:  # noqa: ANN401 - typed by 
 KINDS = {
     "postgres": _on_postgres(servers.postgres),
     "postgres-system": _on_postgres(servers.system_postgres),
-    "dynamodb": _on_dynamodb(servers.dynoxide, expires=True),
-    "dynamodb-kit": _on_dynamodb(servers.dynoxide, expires=False),
-    "dynamodb-strict": _on_dynamodb(servers.extenddb, expires=False),
-    "dynamodb-local": _on_dynamodb(servers.dynamodb_local, expires=False),
+    "dynamodb": _on_dynamodb(servers.dynoxide),
+    "dynamodb-strict": _on_dynamodb(servers.extenddb),
+    "dynamodb-local": _on_dynamodb(servers.dynamodb_local),
 }

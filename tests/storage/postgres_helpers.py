@@ -12,19 +12,17 @@ from typing import TYPE_CHECKING, TypeVar
 
 import asyncpg
 
-from perdure.storage import Change, Insert, Record, Storage
 from perdure.storage.errors import OutcomeUnknown, StorageBusy, StorageUnavailable
-from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE
+from perdure.storage.kit.sample_records import PARTITION
 from perdure.storage.kit.servers import Postgres
 from perdure.storage.postgres.location import parse_url
+
+from .helpers import TIMEOUT
 
 if TYPE_CHECKING:
     from perdure.storage.postgres.pool import Connection
 
 T = TypeVar("T")
-
-PATIENCE = 60.0
-"""Seconds after which a condition that never comes fails the test instead of hanging it."""
 
 
 class Standby(Postgres):
@@ -52,7 +50,7 @@ OURS = "FROM pg_stat_activity WHERE application_name = $1 AND pid <> pg_backend_
 
 
 def named(server: Postgres, options: str = "") -> tuple[str, str]:
-    """A new storage whose sessions can be told from others, and their name."""
+    """Return the URL of a new storage whose sessions have a name of their own, and the name."""
     url = server.new_url()
     name = parse_url(url).options.schema
     return f"{url}&application_name={name}{options}", name
@@ -71,26 +69,9 @@ async def session(url: str) -> AsyncGenerator[Connection]:
         await connection.close()
 
 
-def inserting(record: Record) -> list[Change]:
-    return [Insert(record=record)]
-
-
-async def in_time(call: Awaitable[T]) -> T:
-    async with asyncio.timeout(PATIENCE):
-        return await call
-
-
-async def outcomes(calls: Sequence[Awaitable[T]]) -> list[T | BaseException]:
-    return await in_time(asyncio.gather(*calls, return_exceptions=True))
-
-
-async def keys_of(storage: Storage, partition: str = PARTITION) -> set[str]:
-    return {record.key for record in await storage.page(SPACE, partition, limit=1000, now=NOW)}
-
-
 async def at_last(call: Callable[[], Awaitable[T]]) -> T:
     """The answer where a timeout is so short that it may take more than one try."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while True:
             try:
                 return await call()
@@ -106,7 +87,7 @@ async def until_waiting(url: str, name: str) -> None:
 
 async def until(db: Connection, question: str, *values: object) -> None:
     """Ask the server until it says yes."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while not await db.fetchval(question, *values):  # noqa: ASYNC110 - it is elsewhere
             await asyncio.sleep(0.02)
 
@@ -131,7 +112,7 @@ def _send(what: signal.Signals, pids: Sequence[int]) -> None:
 
 @asynccontextmanager
 async def partition_locked(url: str, partition: str = PARTITION) -> AsyncGenerator[Connection]:
-    """While somebody else writes to this partition and does not come to an end."""
+    """Run the block while another session writes to this partition and does not finish."""
     async with session(url) as other, other.transaction():
         await other.execute("SELECT begin_writing('0', ARRAY[$1])", partition)
         yield other

@@ -88,7 +88,7 @@ async def is_usable(storage: Storage) -> bool:
     return True
 
 
-class Storm(msgspec.Struct):
+class StressResult(msgspec.Struct):
     """The outcomes of commits of three records each, in two spaces."""
 
     acknowledged: list[str] = []
@@ -102,7 +102,9 @@ class Storm(msgspec.Struct):
             name = f"{writer}.{number}"
             number += 1
             try:
-                result = await storage.commit([Insert(record=each) for each in of_storm(name)], now=NOW)
+                result = await storage.commit(
+                    [Insert(record=each) for each in records_of_commit(name)], now=NOW
+                )
             except StorageUnavailable:
                 self.unavailable.append(name)
             except OutcomeUnknown:
@@ -129,7 +131,7 @@ class Storm(msgspec.Struct):
         return lost
 
 
-def of_storm(name: str) -> Sequence[Record]:
+def records_of_commit(name: str) -> Sequence[Record]:
     partition = f"p{name.partition('.')[0]}"
     return (
         make_record(f"{name}a", partition=partition, tag="a", lane="l", wake_at=1),
@@ -139,16 +141,19 @@ def of_storm(name: str) -> Sequence[Record]:
 
 
 async def _is_whole(storage: Storage, name: str) -> bool:
-    found = await storage.get_many([each.address for each in of_storm(name)], now=NOW)
-    assert found in ([None] * 3, list(of_storm(name))), f"a half of {name} is there"
+    found = await storage.get_many([each.address for each in records_of_commit(name)], now=NOW)
+    assert found in ([None] * 3, list(records_of_commit(name))), f"a half of {name} is there"
     return None not in found
 
 
-async def storm(
-    storage: Storage, disturb: Callable[[], Awaitable[None]], writers: int = 12, outcome: Storm | None = None
-) -> Storm:
+async def stress(
+    storage: Storage,
+    disturb: Callable[[], Awaitable[None]],
+    writers: int = 12,
+    outcome: StressResult | None = None,
+) -> StressResult:
     """Let writers commit during a disturbance, and a little longer."""
-    outcome = Storm() if outcome is None else outcome
+    outcome = StressResult() if outcome is None else outcome
     writers_running = [asyncio.create_task(outcome.write(storage, writer)) for writer in range(writers)]
 
     async def has_started() -> bool:

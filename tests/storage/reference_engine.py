@@ -16,6 +16,7 @@ from perdure.storage import (
     Delete,
     Engine,
     Guard,
+    LanePosition,
     MaintenanceReport,
     Micros,
     PageRequest,
@@ -75,13 +76,18 @@ class ReferenceEngine(Engine):
         found.sort(key=lambda record: record.position, reverse=request.descending)
         return page_of(found, request.limit)
 
-    async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
+    async def due(
+        self, lane: str, *, after: LanePosition | None, until: Micros, limit: int, now: Micros
+    ) -> list[Record]:
         found = [
-            (record.wake_at, record.key, record.partition, record.space, record)
+            record
             for record in self.live(now)
             if record.lane == lane and record.wake_at is not None and record.wake_at <= until
         ]
-        return page_of((record for *_, record in sorted(found, key=lambda each: each[:4])), limit)
+        found.sort(key=lambda record: (record.wake_at, record.key, record.partition, record.space))
+        if after is not None:
+            found = [record for record in found if record.lane_position > after]
+        return page_of(found, limit)
 
     async def counts(self, space: Space, partition: str | None, *, now: Micros) -> Mapping[Tag, int]:
         return Counter(

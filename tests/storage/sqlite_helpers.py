@@ -7,18 +7,18 @@ import asyncio
 import sqlite3
 import sys
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from perdure.storage import Committed, Insert, Record, Refused, Storage
-from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, make_record
+from perdure.storage import Change, Committed, Record, Refused, Storage
+from perdure.storage.kit.sample_records import NOW, make_record
 from perdure.storage.sqlite import SqliteEngine
 
+from .helpers import TIMEOUT
+
 ROOT = Path(__file__).parents[2]
-PATIENCE = 120.0
-"""Seconds after which a condition that never comes fails the test instead of hanging it."""
 
 
 def url_of(path: Path, **options: object) -> str:
@@ -37,20 +37,6 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def padded(key: str, size: int) -> Record:
     return make_record(key, body='"' + "x" * size + '"')
-
-
-def inserting(record: Record) -> list[Insert]:
-    return [Insert(record=record)]
-
-
-async def keys_of(storage: Storage) -> list[str]:
-    return [record.key for record in await storage.page(SPACE, PARTITION, limit=1000, now=NOW)]
-
-
-async def in_time(result: Awaitable[object]) -> None:
-    """Wait for something that must come."""
-    async with asyncio.timeout(PATIENCE):
-        await result
 
 
 # Behind the engine
@@ -94,7 +80,7 @@ def locked(path: Path) -> Generator[Callable[[], None]]:
 
 
 async def queued(
-    storage: Storage, commits: Sequence[Sequence[Insert]]
+    storage: Storage, commits: Sequence[Sequence[Change]]
 ) -> list[asyncio.Task[Committed | Refused]]:
     """Commits that have reached the writer's queue; under `locked` they wait there."""
     tasks = [asyncio.create_task(storage.commit(changes, now=NOW)) for changes in commits]
@@ -102,19 +88,11 @@ async def queued(
     return tasks
 
 
-async def outcomes(
-    tasks: Sequence[asyncio.Task[Committed | Refused]],
-) -> list[Committed | Refused | BaseException]:
-    """What became of each commit; each must come to something."""
-    async with asyncio.timeout(PATIENCE):
-        return await asyncio.gather(*tasks, return_exceptions=True)
-
-
 # Child processes
 
 
 class Child:
-    """A process of one of the child scripts, which tells and is told lines."""
+    """A process of one of the child scripts, which reads and prints lines."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -123,14 +101,14 @@ class Child:
     def running(self) -> bool:
         return self._process.returncode is None
 
-    async def tell(self, line: str = "") -> None:
+    async def send(self, line: str = "") -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n".encode())
         await self._process.stdin.drain()
 
     async def line(self) -> str:
         assert self._process.stdout is not None
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             line = await self._process.stdout.readline()
         if not line:
             await self.end()
@@ -138,14 +116,14 @@ class Child:
 
     async def end(self) -> list[str]:
         """Close its input, wait for its good end, and return the lines not yet read."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             output, complaint = await self._process.communicate(b"")
         if self._process.returncode or complaint:
             raise AssertionError(f"the child ended with {self._process.returncode}:\n{complaint.decode()}")
         return output.decode().splitlines()
 
     async def kill(self) -> list[str]:
-        """End it with SIGKILL, whatever it is doing, and return the whole lines it told before."""
+        """End it with SIGKILL, whatever it is doing, and return the complete lines that it printed before."""
         if self.running:
             self._process.kill()
         output, _ = await self._process.communicate()
@@ -153,13 +131,13 @@ class Child:
 
     async def death(self) -> int:
         """Wait for an end that is not a good one: what it was, as `returncode` says it."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             await self._process.communicate()
         return self._process.returncode or 0
 
 
 @asynccontextmanager
-async def child(verb: str, *arguments: object, script: str = "sqlite_child") -> AsyncGenerator[Child]:
+async def child(verb: str, *arguments: object, script: str = "sqlite_process") -> AsyncGenerator[Child]:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", f"tests.storage.{script}", verb, *map(str, arguments)),
         cwd=ROOT,
@@ -175,7 +153,7 @@ async def child(verb: str, *arguments: object, script: str = "sqlite_child") -> 
             await one.kill()
 
 
-async def told_by(verb: str, *arguments: object, script: str = "sqlite_child") -> list[str]:
-    """Run a child to its end: the lines it told."""
+async def output_of_process(verb: str, *arguments: object, script: str = "sqlite_process") -> list[str]:
+    """Run a child to its end, and return the lines that it printed."""
     async with child(verb, *arguments, script=script) as one:
         return await one.end()

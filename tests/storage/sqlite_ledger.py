@@ -1,4 +1,4 @@
-"""A process that commits until it is killed, and how to tell from what it left that no commit is halved.
+"""A process that commits until it is killed, and a check that it left no partial commit.
 
 Commit n of a partition enters n in two spaces, removes what is 20 entries old, and replaces the head, whose
 body says n. So the head alone says what else must be there.
@@ -44,7 +44,7 @@ async def last(storage: Storage, partition: str) -> int:
     return int(found.body)
 
 
-async def go_on(storage: Storage, partition: str) -> None:
+async def commit_until_killed(storage: Storage, partition: str) -> None:
     n = await last(storage, partition)
     while True:
         n += 1
@@ -64,7 +64,7 @@ async def expect_whole_commits(storage: Storage, acknowledged: dict[str, int]) -
 
 async def main(url: str) -> None:
     async with await open_storage(url) as storage:
-        await asyncio.gather(*[go_on(storage, partition) for partition in PARTITIONS])
+        await asyncio.gather(*[commit_until_killed(storage, partition) for partition in PARTITIONS])
 
 
 if __name__ == "__main__":

@@ -333,8 +333,8 @@ async def attempt(source: Storage, target: Storage, at: int, *, written: bool) -
     try:
         await copied(source, Storage(Failing(target, at, written=written)))
     except StorageUnavailable:
-        is_under_way = bool(await target.page(COPIES, limit=1, now=0))
-        return not is_under_way and bool(await target.page(SPACE, limit=1, now=0))
+        is_running = bool(await target.page(COPIES, limit=1, now=0))
+        return not is_running and bool(await target.page(SPACE, limit=1, now=0))
     return True
 
 
@@ -344,11 +344,11 @@ async def test_a_resumed_copy_does_not_start_again(source: Storage, target: Stor
     with pytest.raises(StorageUnavailable):  # note, 2 records, note, 2 records, note, and then
         await copied(source, Storage(Failing(target, 8, written=False)))
     recording = Recording(target)
-    told: list[CopyProgress] = []
-    assert await copied(source, Storage(recording), on_progress=told.append) == {SPACE: 5, OTHER_SPACE: 3}
+    progress: list[CopyProgress] = []
+    assert await copied(source, Storage(recording), on_progress=progress.append) == {SPACE: 5, OTHER_SPACE: 3}
     written = [record.address for commit in recording.commits for record in commit]
     assert sorted(written) == sorted(record.address for record in FEW[4:])
-    assert told[0] == CopyProgress(step="copied", space=SPACE, records=1)
+    assert progress[0] == CopyProgress(step="copied", space=SPACE, records=1)
 
 
 @pytest.mark.usefixtures("small_pages")
@@ -378,7 +378,7 @@ async def test_an_unreadable_copy_state_is_reported(source: Storage, target: Sto
 
 
 class Changing(ForwardingEngine):
-    """A source to which somebody writes when all of it was copied, and nothing compared."""
+    """A source to which a client writes when everything was copied, and nothing compared."""
 
     def __init__(self, storage: Storage, change: Change) -> None:
         self.storage = storage
@@ -448,10 +448,10 @@ async def test_a_record_that_did_not_arrive_is_found_out(
 @pytest.mark.usefixtures("small_pages")
 async def test_progress_is_reported_in_order(source: Storage, target: Storage) -> None:
     await filled(source, FEW)
-    told: list[CopyProgress] = []
-    await copied(source, target, on_progress=told.append)
+    progress: list[CopyProgress] = []
+    await copied(source, target, on_progress=progress.append)
     pages = [(SPACE, 2), (SPACE, 4), (SPACE, 5), (OTHER_SPACE, 2), (OTHER_SPACE, 3)]
-    assert told == [
+    assert progress == [
         CopyProgress(step=step, space=space, records=records)
         for step in ("copied", "compared")
         for space, records in pages

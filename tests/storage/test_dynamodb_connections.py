@@ -7,21 +7,17 @@ import socket
 import ssl
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from botocore.exceptions import HTTPClientError  # pyright: ignore[reportMissingTypeStubs]
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from perdure.storage.dynamodb.errors import DRIVER_ERRORS, is_transient, may_have_been_applied
 from perdure.storage.kit.servers import Dynoxide
 
 from .. import servers
+from ..certificates import certified
 from .dynamodb_helpers import TEST_TIMEOUT
 from .dynamodb_proxy import Loss, proxy_to
 from .dynamodb_signing import Bend, Pair, front_of, item, pair_on
@@ -46,40 +42,20 @@ async def failure_of(asking: Any) -> Outcome:  # noqa: ANN401
 # Certificates and proxies
 
 
-@contextmanager
-def certified(folder: Path) -> Generator[tuple[ssl.SSLContext, Path]]:
-    """Yield a TLS context for a server, and the file with its certificate authority."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    file = folder / "both.pem"
-    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    file.write_bytes(certificate.public_bytes(Encoding.PEM) + secret)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(file)
-    yield context, file
-
-
 async def test_the_certificates_of_the_environment_are_believed_and_no_others(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with certified(tmp_path) as (tls, file):
-        async with front_of(servers.extenddb().port, tls) as front:
-            endpoint = f"https://localhost:{front.port}"
-            with pytest.raises(DRIVER_ERRORS, match="CERTIFICATE_VERIFY_FAILED"):
-                async with pair_on(endpoint):
-                    pass
-            monkeypatch.setenv("AWS_CA_BUNDLE", str(file))
-            async with pair_on(endpoint) as pair:
-                await pair.learn_to_put()
+    file = certified(tmp_path)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(file)
+    async with front_of(servers.extenddb().port, tls) as front:
+        endpoint = f"https://localhost:{front.port}"
+        with pytest.raises(DRIVER_ERRORS, match="CERTIFICATE_VERIFY_FAILED"):
+            async with pair_on(endpoint):
+                pass
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(file))
+        async with pair_on(endpoint) as pair:
+            await pair.learn_to_put()
 
 
 async def test_the_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +84,7 @@ def rewritten(head: bytes, body: bytes, more: bytes = b"") -> bytes:
 
 DAMAGES: Mapping[str, Bend] = {
     "checksum": lambda head, body: rewritten(head, body, b"x-amz-crc32: 1"),
-    "page": lambda head, _: rewritten(head, b"<html>a page of somebody between</html>"),
+    "page": lambda head, _: rewritten(head, b"<html>a page of a proxy</html>"),
     "list": lambda head, _: rewritten(head, b"[]"),
     "cut": lambda head, body: rewritten(head, body[:-1]),
 }
@@ -127,8 +103,8 @@ async def test_a_damaged_answer_is_a_lost_answer(damage: str) -> None:
 async def test_the_drivers_own_requests_have_their_checksums_compared_too() -> None:
     async with front_of(servers.dynoxide().port) as front, pair_on(f"http://127.0.0.1:{front.port}") as pair:
         front.bend = DAMAGES["checksum"]
-        told = await failure_of(pair.db.put_item(TableName=pair.table, Item=item("k")))
-        assert told == Outcome("ResponseParserError", may_have_been_applied=True, is_transient=True)
+        failure = await failure_of(pair.db.put_item(TableName=pair.table, Item=item("k")))
+        assert failure == Outcome("ResponseParserError", may_have_been_applied=True, is_transient=True)
 
 
 async def test_a_checksum_that_is_right_is_accepted() -> None:
@@ -153,11 +129,11 @@ async def learned_at_last(pair: Pair) -> None:
 async def both_fail(pair: Pair) -> Outcome:
     """Return how a request of the driver fails, and check that the sender's request fails in the same way."""
     question = {"TableName": pair.table, "Item": item("k")}
-    told = await failure_of(pair.db.put_item(**question))
+    failure = await failure_of(pair.db.put_item(**question))
     driven = pair.driven
-    assert await failure_of(pair.sender.send("put_item", question)) == told
+    assert await failure_of(pair.sender.send("put_item", question)) == failure
     assert pair.driven == driven
-    return told
+    return failure
 
 
 @pytest.mark.parametrize("loss", Loss)
@@ -195,9 +171,9 @@ async def test_a_server_that_takes_no_more_of_a_large_request_has_lost_the_answe
             await learned_at_last(pair)
             server.pause()
             more_than_the_system_buffers = {"TableName": pair.table, "Item": item("k", "x" * 30_000_000)}
-            told = await failure_of(pair.sender.send("put_item", more_than_the_system_buffers))
+            failure = await failure_of(pair.sender.send("put_item", more_than_the_system_buffers))
             server.kill()
-            assert told == Outcome("ReadTimeoutError", may_have_been_applied=True, is_transient=True)
+            assert failure == Outcome("ReadTimeoutError", may_have_been_applied=True, is_transient=True)
 
 
 @contextmanager
@@ -238,7 +214,7 @@ async def test_closing_the_client_ends_every_connection() -> None:
             await asyncio.gather(*[pair.put(str(number)) for number in range(20)])
             assert 0 < front.open <= 5
         async with asyncio.timeout(TEST_TIMEOUT):
-            while front.open:  # noqa: ASYNC110 - a server tells nobody
+            while front.open:  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0.01)
         with pytest.raises(HTTPClientError):
             await pair.put()

@@ -181,9 +181,9 @@ async def test_a_lost_answer_that_others_have_written_over_stays_unknown() -> No
         proxy.rule = rule
         ours = asyncio.create_task(storage.commit([mine], now=NOW))
         others = asyncio.create_task(storage.commit([theirs], now=NOW))
-        told = await asyncio.gather(ours, others, return_exceptions=True)
-        assert isinstance(told[0], OutcomeUnknown)
-        assert told[1] == Committed((Accepted(2),))
+        results = await asyncio.gather(ours, others, return_exceptions=True)
+        assert isinstance(results[0], OutcomeUnknown)
+        assert results[1] == Committed((Accepted(2),))
 
 
 async def test_a_single_write_refused_without_loss_is_a_conflict() -> None:
@@ -197,7 +197,7 @@ async def test_a_single_write_refused_without_loss_is_a_conflict() -> None:
         assert sorted(type(result).__name__ for result in results) == ["Committed"] + ["Refused"] * 3
 
 
-async def test_a_storm_of_faults_leaves_nothing_double_and_nothing_lost() -> None:
+async def test_many_faults_leave_nothing_double_and_nothing_lost() -> None:
     """Acknowledged commits are stored, deleted records are absent, and the counters are right."""
     chance = random.Random(7)
 
@@ -208,7 +208,7 @@ async def test_a_storm_of_faults_leaves_nothing_double_and_nothing_lost() -> Non
             return conflict(operation, question)
         return chance.choice([THROTTLED, BROKEN, Loss.REQUEST, Loss.ANSWER])
 
-    told: dict[str, Record] = {}
+    stored: dict[str, Record] = {}
     guard = Guard(space=SPACE, tags=frozenset({"a", "b"}), max_count=1000)
 
     async def write(storage: Storage, writer: int) -> None:
@@ -218,20 +218,20 @@ async def test_a_storm_of_faults_leaves_nothing_double_and_nothing_lost() -> Non
             change = record.replace_with(body="2", tag=chance.choice("ab"), expires_at=NOW + 99)
             result = await storage.commit([change], guard=guard, now=NOW)
             assert result == Committed((Accepted(2),))
-            told[record.key] = change.after
+            stored[record.key] = change.after
             if n % 3 == 0:
                 await commit_changes(storage, Delete(before=change.after))
-                del told[record.key]
+                del stored[record.key]
 
     async with through_proxy("&attempts=40") as (storage, proxy):
         proxy.rule = rule
         await asyncio.gather(*[write(storage, writer) for writer in range(8)])
         proxy.rule = lambda _operation, _question: None
         everything = await storage.page(SPACE, limit=1000, now=NOW)
-        assert {record.key: record for record in everything} == told
+        assert {record.key: record for record in everything} == stored
         assert (await storage.maintain()).findings == ()
         counts = await storage.counts(SPACE, now=NOW)
-        assert sum(counts.values()) == len(told)
+        assert sum(counts.values()) == len(stored)
 
 
 async def test_one_commit_that_fails_does_not_fail_its_neighbours() -> None:
@@ -275,23 +275,25 @@ async def test_a_server_that_throttles_is_waited_for() -> None:
         await db.create_table(TableName=table_of(url), **made)
     await migrate_storage(url)
     records = [make_record(f"k{n}") for n in range(20)]
-    told: list[object] = []
+    results: list[object] = []
     async with (
         await open_storage(f"{url}&attempts=100") as patient,
         await open_storage(f"{url}&attempts=1") as storage,
     ):
         await insert_many(patient, records)
         async with asyncio.timeout(TEST_TIMEOUT):
-            while StorageUnavailable not in map(type, told):  # the server starts to throttle after some time
+            while StorageUnavailable not in map(
+                type, results
+            ):  # the server starts to throttle after some time
                 changes = [record.replace_with(body="2" * 1000, tag="") for record in records]
-                told = await asyncio.gather(
+                results = await asyncio.gather(
                     *[commit_changes(storage, change) for change in changes], return_exceptions=True
                 )
                 records = [
                     change.after if isinstance(each, Committed) else change.before
-                    for change, each in zip(changes, told, strict=True)
+                    for change, each in zip(changes, results, strict=True)
                 ]
-        assert {type(each) for each in told} <= {Committed, StorageUnavailable}
+        assert {type(each) for each in results} <= {Committed, StorageUnavailable}
         assert await patient.get_many([record.address for record in records], now=NOW) == records
         await commit_changes(patient, records[0].replace_with(body="3", tag=""))
 

@@ -13,7 +13,7 @@ from botocore.credentials import ReadOnlyCredentials  # pyright: ignore[reportMi
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.storage.dynamodb.signed_requests import FrozenCredentials, SigningContext, signing_context_from
+from perdure.storage.dynamodb.request_signer import FrozenCredentials, SigningContext, signing_context_from
 from perdure.storage.kit.servers.dynamodb import REGION
 
 from .. import servers
@@ -59,8 +59,8 @@ def by_driver(url: str, keys: Any, region: str, body: bytes, stamp: str) -> Any:
         request.headers["X-Amz-Security-Token"] = keys.token
     signed = auth.signed_headers(auth.headers_to_sign(request))
     signature = auth.signature(auth.string_to_sign(request, auth.canonical_request(request)), request)
-    told = f"Credential={auth.scope(request)}, SignedHeaders={signed}, Signature={signature}"
-    request.headers["Authorization"] = f"AWS4-HMAC-SHA256 {told}"
+    credential = f"Credential={auth.scope(request)}, SignedHeaders={signed}, Signature={signature}"
+    request.headers["Authorization"] = f"AWS4-HMAC-SHA256 {credential}"
     return request.prepare()
 
 
@@ -128,9 +128,9 @@ async def test_credentials_are_as_new_as_the_drivers() -> None:
         for _ in range(2):
             await pair.learn_to_put()
             source.now = (GOOD[0], "another secret", "")
-            told = await pair.by_driver("put_item", question)
-            assert isinstance(told, Refusal)
-            assert await pair.by_sender("put_item", question) == told
+            response = await pair.by_driver("put_item", question)
+            assert isinstance(response, Refusal)
+            assert await pair.by_sender("put_item", question) == response
             source.now = GOOD
 
 

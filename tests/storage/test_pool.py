@@ -1,4 +1,4 @@
-"""A storage that a test gave back is empty when the next test takes it."""
+"""A storage that a test has released is empty when the next test gets it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Callers that stop waiting, and closing: nothing is left behind, and what is under way is finished."""
+"""Callers that stop waiting, and closing: nothing is left behind, and running calls finish."""
 
 from __future__ import annotations
 
@@ -15,19 +15,8 @@ from perdure.storage.kit.sample_records import NOW, SPACE, insert_each, make_rec
 from perdure.storage.postgres import pool
 
 from .. import servers
-from .postgres_helpers import (
-    OURS,
-    in_time,
-    inserting,
-    keys_of,
-    named,
-    outcomes,
-    partition_locked,
-    session,
-    stalled,
-    until,
-    until_waiting,
-)
+from .helpers import in_time, inserting, keys_of, outcomes
+from .postgres_helpers import OURS, named, partition_locked, session, stalled, until, until_waiting
 
 if TYPE_CHECKING:
     from perdure.storage.postgres.pool import Connection
@@ -47,7 +36,7 @@ async def test_callers_that_stop_waiting_leave_nothing_behind(pool: int) -> None
                         group.start_soon(keys_of, storage)
                     group.start_soon(partial(storage.maintain, repair=n % 2 == 0))
         await insert_each(storage, make_record("last", tag="t"))
-        assert len(await keys_of(storage)) == 81  # a commit goes on without its caller
+        assert len(await keys_of(storage)) == 81  # a commit continues without its caller
         async with session(url.partition("&")[0]) as db:
             await until(db, f"SELECT count(*) <= {pool} {OURS}", name)
         assert (await storage.maintain()).findings == ()
@@ -83,7 +72,7 @@ async def test_who_stops_waiting_for_a_server_that_stalls_is_let_go(monkeypatch:
         assert await in_time(storage.page(SPACE, limit=1, now=NOW)) == []  # on another connection
 
 
-async def test_closing_does_not_wait_for_ever_for_upkeep(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closing_does_not_wait_forever_for_maintenance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "CLOSE_TIMEOUT", 0.2)
     url, name = named(servers.postgres(), "&lock_timeout=0")
     storage = await open_storage(url)

@@ -1,4 +1,4 @@
-"""Counters stay exact whatever happens at once, and are set right where somebody else made them wrong."""
+"""Counters stay exact whatever happens at once, and are repaired if another program made them wrong."""
 
 from __future__ import annotations
 
@@ -24,19 +24,20 @@ from perdure.storage import (
 from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, insert_each, insert_many, make_record
 
 from .. import servers
-from .postgres_helpers import in_time, inserting, outcomes, partition_locked, session
+from .helpers import in_time, inserting, outcomes
+from .postgres_helpers import partition_locked, session
 
 pytestmark = pytest.mark.anyio
 
 ROOT = Path(__file__).parents[2]
 
 
-async def test_totals_are_exact_after_a_storm_from_several_processes() -> None:
+async def test_totals_are_exact_after_concurrent_commits_of_several_processes() -> None:
     url = servers.postgres().new_url()
     async with await open_storage(url) as storage:
         processes = [
             await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "tests.storage.postgres_storm", url, str(seed), cwd=ROOT
+                sys.executable, "-m", "tests.storage.postgres_stress", url, str(seed), cwd=ROOT
             )
             for seed in range(4)
         ]
@@ -84,12 +85,12 @@ async def test_wrong_counters_are_found_and_set_right() -> None:
         )
         async with session(url) as db:
             await db.execute("UPDATE counts SET n = 7 WHERE tag = 't'; DELETE FROM counts WHERE tag = 'u'")
-            await db.execute("INSERT INTO counts VALUES ('kit', 'nobody', 'v', 3)")
+            await db.execute("INSERT INTO counts VALUES ('kit', 'unknown', 'v', 3)")
             await db.execute("UPDATE totals SET n = n + 5 WHERE tag = 'u'")
         wrong = {
             "counter someone/kit, tag 't': stored 7, actual 2",
             "counter someone/kit, tag 'u': stored 0, actual 1",
-            "counter nobody/kit, tag 'v': stored 3, actual 0",
+            "counter unknown/kit, tag 'v': stored 3, actual 0",
             "counter kit, tag 'u': stored 6, actual 1",
         }
         assert {*(await storage.maintain()).findings} == wrong
@@ -97,7 +98,7 @@ async def test_wrong_counters_are_found_and_set_right() -> None:
         assert (await storage.maintain()).findings == ()
         assert dict(await storage.counts(SPACE, PARTITION, now=NOW)) == {"t": 2, "u": 1}
         assert dict(await storage.counts(SPACE, now=NOW)) == {"t": 2, "u": 1}
-        assert dict(await storage.counts(SPACE, "nobody", now=NOW)) == {}
+        assert dict(await storage.counts(SPACE, "unknown", now=NOW)) == {}
 
 
 async def test_a_repair_among_commits_leaves_every_counter_right() -> None:
@@ -116,16 +117,16 @@ async def test_two_concurrent_purges_report_each_record_once() -> None:
     async with await open_storage(url) as storage, await open_storage(url) as other:
         records = [make_record(f"k{n}", tag="t", expires_at=NOW + n) for n in range(200)]
         await insert_many(storage, records)
-        told: list[Purged] = []
+        all_purged: list[Purged] = []
         purges = [(storage, other)[n % 2].purge(until=NOW + 999, limit=30) for n in range(8)]
         for purged in await asyncio.gather(*purges):
-            told += purged
-        assert sorted(told) == sorted(Purged(*record.address, "t") for record in records)
+            all_purged += purged
+        assert sorted(all_purged) == sorted(Purged(*record.address, "t") for record in records)
         assert dict(await storage.counts(SPACE, now=NOW)) == {}
 
 
 async def test_a_purge_with_a_serialization_failure_is_repeated() -> None:
-    """It has found a record, and waits for the partition; whoever holds that gives the record more time."""
+    """It waits for the partition after it has found a record whose expiry another session then extends."""
     url = servers.postgres().new_url()
     async with await open_storage(url) as storage:
         await insert_each(

@@ -21,19 +21,8 @@ from perdure.storage.postgres import pool as pool_module
 from perdure.storage.postgres.location import parse_url
 
 from .. import servers
-from .postgres_helpers import (
-    OURS,
-    at_last,
-    in_time,
-    inserting,
-    keys_of,
-    named,
-    outcomes,
-    partition_locked,
-    session,
-    stalled,
-    until_waiting,
-)
+from .helpers import in_time, inserting, keys_of, outcomes
+from .postgres_helpers import OURS, at_last, named, partition_locked, session, stalled, until_waiting
 
 pytestmark = pytest.mark.anyio
 
@@ -57,18 +46,18 @@ async def end_sessions(url: str, name: str, which: str = "") -> None:
 async def commit_many(storage: Storage, prefix: str, number: int) -> tuple[set[str], list[BaseException]]:
     """The keys that were acknowledged, and what the others met."""
     keys = [f"{prefix}{n}" for n in range(number)]
-    told: list[Committed | Refused | BaseException] = []
+    results: list[Committed | Refused | BaseException] = []
     for start in range(0, number, 10):
         part = keys[start : start + 10]
         calls = [storage.commit(inserting(make_record(key, tag="t")), now=NOW) for key in part]
-        told += await outcomes(calls)
+        results += await outcomes(calls)
         await asyncio.sleep(0.005)
-    done = {key for key, each in zip(keys, told, strict=True) if isinstance(each, Committed)}
-    return done, [each for each in told if isinstance(each, BaseException)]
+    done = {key for key, each in zip(keys, results, strict=True) if isinstance(each, Committed)}
+    return done, [each for each in results if isinstance(each, BaseException)]
 
 
 async def expect_whole(storage: Storage, acknowledged: set[str]) -> None:
-    there = await keys_of(storage)
+    there = {*await keys_of(storage)}
     assert acknowledged <= there
     assert dict(await storage.counts(SPACE, PARTITION, now=NOW)) == {"t": len(there)}
     assert (await storage.maintain()).findings == ()
@@ -88,14 +77,14 @@ async def test_a_restart_between_calls_goes_unnoticed(own: Postgres) -> None:
 
 
 @pytest.mark.parametrize("end", ["orderly", "crash"])
-async def test_a_restart_during_a_storm_loses_nothing_acknowledged(own: Postgres, end: str) -> None:
+async def test_a_restart_under_load_loses_nothing_acknowledged(own: Postgres, end: str) -> None:
     async with await open_storage(own.new_url()) as storage:
-        storm = asyncio.ensure_future(commit_many(storage, "k", 900))
+        stress = asyncio.ensure_future(commit_many(storage, "k", 900))
         await asyncio.sleep(0.1)
         while len(await keys_of(storage)) <= 10:  # noqa: ASYNC110 - with more, the first ten are acknowledged
             await asyncio.sleep(0.01)
         await asyncio.to_thread(own.restart, crash=end == "crash")
-        acknowledged, errors = await in_time(storm)
+        acknowledged, errors = await in_time(stress)
         assert acknowledged
         assert {type(error) for error in errors} <= {OutcomeUnknown, StorageUnavailable}
         assert all(error.__cause__ is not None for error in errors)
@@ -123,14 +112,14 @@ async def test_a_server_that_is_down_is_unavailable_until_it_is_back(own: Postgr
         await expect_whole(storage, {"k", "m"})
 
 
-async def test_sessions_ended_during_a_storm_lose_nothing_acknowledged() -> None:
+async def test_sessions_ended_under_load_lose_nothing_acknowledged() -> None:
     url, name = named(servers.postgres())
     async with await open_storage(url) as storage:
-        storm = asyncio.ensure_future(commit_many(storage, "k", 500))
+        stress = asyncio.ensure_future(commit_many(storage, "k", 500))
         for _ in range(8):
             await asyncio.sleep(0.05)
             await end_sessions(url, name, AT_WORK)
-        acknowledged, errors = await in_time(storm)
+        acknowledged, errors = await in_time(stress)
         assert acknowledged
         assert {type(error) for error in errors} <= {OutcomeUnknown}
         await expect_whole(storage, acknowledged)
@@ -189,7 +178,7 @@ async def test_a_server_that_stalls_is_given_up(pool: int, monkeypatch: pytest.M
             with pytest.raises(OutcomeUnknown):
                 await in_time(storage.commit(inserting(make_record("k")), now=NOW))
             await at_last(lambda: storage.commit(after, now=NOW))  # on another connection
-        assert {"before", "after"} <= await at_last(lambda: keys_of(storage))
+        assert {"before", "after"} <= {*await at_last(lambda: keys_of(storage))}
 
 
 async def test_a_stalled_read_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:

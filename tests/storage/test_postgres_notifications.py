@@ -13,7 +13,8 @@ from perdure.storage.postgres import notifications
 from perdure.storage.postgres.location import parse_url
 
 from .. import servers
-from .postgres_helpers import OURS, PATIENCE, in_time, inserting, named, session, stalled, until
+from .helpers import TIMEOUT, in_time, inserting
+from .postgres_helpers import OURS, named, session, stalled, until
 
 pytestmark = pytest.mark.anyio
 
@@ -26,13 +27,13 @@ STOP_LISTENING = LISTENING.replace("count(*)", "pg_terminate_backend(pid)")
 
 
 async def until_listening(url: str, number: int = 1) -> None:
-    async with session(url) as db, asyncio.timeout(PATIENCE):
+    async with session(url) as db, asyncio.timeout(TIMEOUT):
         while await db.fetchval(LISTENING, parse_url(url).channel) != number:  # noqa: ASYNC110 - it is elsewhere
             await asyncio.sleep(0.02)
 
 
 async def quiet(watch: Watch) -> None:
-    """Take the wake-up that comes once somebody listens, and others, until there are none for a moment."""
+    """Take the wake-up that comes once the listener is connected, and others, until there are none."""
     await in_time(watch.changed())
     while True:
         try:
@@ -52,24 +53,24 @@ async def test_a_group_of_commits_is_notified_once() -> None:
         await db.execute("SELECT announce_listener()")
         await db.add_listener(parse_url(url).channel, hear)
 
-        async def heard_of(count: int) -> bool:
-            async with asyncio.timeout(PATIENCE):
+        async def was_woken_for(count: int) -> bool:
+            async with asyncio.timeout(TIMEOUT):
                 while len(heard) < count:  # noqa: ASYNC110 - the driver calls, and sets no event
                     await asyncio.sleep(0.01)
             await asyncio.sleep(0.2)
             return len(heard) == count
 
         await asyncio.gather(*[storage.commit(inserting(make_record(f"k{n}")), now=NOW) for n in range(50)])
-        assert await heard_of(1)
+        assert await was_woken_for(1)
         await insert_each(storage, make_record("alone"))
-        assert await heard_of(2)
+        assert await was_woken_for(2)
         await storage.commit([Insert(record=make_record("alone"))], now=NOW)  # refused
         await storage.commit([InsertIfAbsent(record=make_record("alone"))], now=NOW)  # kept
         await storage.purge(until=NOW, limit=9)  # of nothing
-        assert await heard_of(2)
+        assert await was_woken_for(2)
         await insert_each(storage, make_record("short", expires_at=NOW + 1))
         await storage.purge(until=NOW + 1, limit=9)
-        assert await heard_of(4)
+        assert await was_woken_for(4)
 
 
 async def test_commits_notify_only_if_a_listener_is_announced() -> None:
@@ -92,9 +93,9 @@ async def test_commits_without_listeners_do_not_wait_for_each_other() -> None:
     with Postgres() as server:
         one, other = server.new_url("&lock_timeout=0.5"), server.new_url("&lock_timeout=0.5")
         async with await open_storage(one) as a, await open_storage(other) as b, session(one) as db:
-            await db.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+            await db.execute("ALTER SYSTEM SET synchronous_standby_names = 'unknown'")
             await db.execute("SELECT pg_reload_conf()")
-            await until(db, "SELECT current_setting('synchronous_standby_names') = 'nobody'")
+            await until(db, "SELECT current_setting('synchronous_standby_names') = 'unknown'")
             commits = [asyncio.ensure_future(insert_each(each, make_record("k"))) for each in (a, b)]
             try:
                 await until(db, "SELECT count(*) = 2 FROM pg_stat_activity WHERE wait_event = 'SyncRep'")

@@ -1,4 +1,4 @@
-"""Who may open a storage, and what those are told who may not."""
+"""Who may open a storage, and the errors for those who may not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from perdure.storage.postgres.location import parse_url
 
 from .. import servers
 from ..markers import row
-from .postgres_helpers import inserting, session
+from .helpers import inserting
+from .postgres_helpers import session
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +28,7 @@ ANY_CHARACTERS = "p@ss:w/o?r#d %&='\"é"
 
 @pytest.fixture(scope="module")
 def guarded() -> Generator[Postgres]:
-    """A server that asks everybody but us for a password."""
+    """A server that asks every user but us for a password."""
     with Postgres() as server:
         rules = Path(server.folder / "data" / "pg_hba.conf")
         ours = "host all perdure 127.0.0.1/32 trust\n"
@@ -64,7 +65,7 @@ async def test_failed_authentication_says_what_to_check(guarded: Postgres) -> No
         await open_storage(as_user(guarded, user, "wrong-secret"))
     assert "wrong-secret" not in str(caught.value)
     with pytest.raises(CannotOpen, match="the database does not exist"):
-        await open_storage(as_user(guarded, user, database="nowhere"))
+        await open_storage(as_user(guarded, user, database="missing"))
 
 
 async def test_a_full_server_is_unavailable(guarded: Postgres) -> None:

@@ -38,7 +38,7 @@ PAGES = [
 ]
 VALUES = {
     "get": "'{kit}', '{p1}', '{k1}', '{5}'",
-    "due": "'lane', 500, 10, 5",
+    "due": "'lane', 500, 10, 5, 400, 'k', 'p', 's'",
     "counts_all": "'kit', 5",
     "counts_partition": "'kit', 'p1', 5",
 } | {name: "'kit', 'p1', 500, 'k500', 5, 10" + ", 'a'" * ("tag" in name) for name in PAGES}

@@ -1,13 +1,15 @@
-"""What a URL may say: our options, the driver's, and no secrets in what is told about it."""
+"""What a URL may say: our options, the driver's, and no secrets in messages about it."""
 
 from __future__ import annotations
 
+from socket import gaierror
 from traceback import format_exception
 
 import pytest
 
 from perdure.storage import open_storage
-from perdure.storage.errors import CannotOpen
+from perdure.storage.errors import CannotOpen, OutcomeUnknown
+from perdure.storage.postgres.errors import as_storage_error
 from perdure.storage.postgres.location import parse_url
 
 from .. import servers
@@ -70,9 +72,9 @@ async def test_a_url_without_a_server_is_reported(url: str) -> None:
 async def test_a_password_with_unencoded_characters_is_not_shown(rest: str) -> None:
     with pytest.raises(CannotOpen, match="the URL is not valid") as caught:
         await open_storage(f"postgresql://{rest}")
-    told = "".join(format_exception(caught.value, limit=0))
-    assert "s3cr3t" not in told
-    assert "%2F" in told
+    message = "".join(format_exception(caught.value, limit=0))
+    assert "s3cr3t" not in message
+    assert "%2F" in message
 
 
 @pytest.mark.parametrize("hosts", ["a,", ",a", "a,,b"])
@@ -95,6 +97,24 @@ def test_what_is_not_ours_in_a_url_is_left_to_the_driver() -> None:
         3,
         "500ms",
     )
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (gaierror(-2, "Name or service not known"), "[Errno -2] Name or service not known"),
+        (TimeoutError(), "TimeoutError"),
+    ],
+)
+def test_a_server_that_cannot_be_reached_is_reported_with_the_text_of_the_error(
+    error: OSError, reason: str
+) -> None:
+    location = parse_url("postgresql://user:secret@host/db")
+    read = as_storage_error(error, location)
+    assert str(read) == f"{location.display_name}: the server is unreachable ({reason})"
+    written = as_storage_error(error, location, was_sent=True)
+    assert isinstance(written, OutcomeUnknown)
+    assert str(written).endswith(f"which may have been applied ({reason})")
 
 
 async def test_the_servers_own_settings_may_be_given() -> None:

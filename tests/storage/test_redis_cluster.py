@@ -20,7 +20,7 @@ from perdure.storage.redis.topology import Topology, topology_for
 
 from ..conditions import wait_until
 from ..markers import row
-from .redis_helpers import TEST_TIMEOUT, client_of, hasty, keys_of, storage, storm
+from .redis_helpers import TEST_TIMEOUT, client_of, hasty, keys_of, storage, stress
 
 pytestmark = pytest.mark.anyio
 
@@ -83,12 +83,12 @@ async def test_a_node_that_dies_and_comes_back_loses_nothing(
     async def restart() -> None:
         await asyncio.to_thread(cluster.nodes[1].restart, crash=True)
 
-    outcome = await storm(hasty, restart)
+    outcome = await stress(hasty, restart)
     assert outcome.acknowledged
     await outcome.check(storage)
 
 
-async def test_slots_that_move_in_a_storm_leave_every_commit_whole(
+async def test_slots_that_move_under_load_leave_every_commit_whole(
     cluster: ValkeyCluster, storage: Storage, hasty: Storage
 ) -> None:
     first, second = cluster.nodes[:2]
@@ -100,7 +100,7 @@ async def test_slots_that_move_in_a_storm_leave_every_commit_whole(
         for slot in slots:
             await move_slot(cluster, slot, first, second)
 
-    outcome = await storm(hasty, move)
+    outcome = await stress(hasty, move)
     assert slots
     assert outcome.acknowledged
     assert not slots.intersection({key_slot(key) for key in await keys_of(first)})

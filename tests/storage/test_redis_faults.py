@@ -28,7 +28,16 @@ from perdure.storage.redis.stored_layout import Keys
 from perdure.storage.redis.topology import topology_for
 
 from ..conditions import wait_until
-from .redis_helpers import TEST_TIMEOUT, Storm, client_of, hasty, is_usable, storage, storage_on, storm
+from .redis_helpers import (
+    TEST_TIMEOUT,
+    StressResult,
+    client_of,
+    hasty,
+    is_usable,
+    storage,
+    storage_on,
+    stress,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -48,10 +57,10 @@ def url(server: Valkey) -> str:
 
 
 @pytest.mark.parametrize("crash", [True, False])
-async def test_a_restart_in_a_storm_loses_nothing_acknowledged(
+async def test_a_restart_under_load_loses_nothing_acknowledged(
     server: Valkey, storage: Storage, hasty: Storage, *, crash: bool
 ) -> None:
-    outcome = Storm()
+    outcome = StressResult()
 
     async def restart() -> None:
         for number in range(30):
@@ -60,7 +69,7 @@ async def test_a_restart_in_a_storm_loses_nothing_acknowledged(
             await asyncio.to_thread(server.restart, crash=crash)
             await asyncio.sleep(0.2)
 
-    await storm(hasty, restart, outcome=outcome)
+    await stress(hasty, restart, outcome=outcome)
     assert outcome.acknowledged
     assert outcome.unknown or outcome.unavailable
     await outcome.check(storage)
@@ -75,7 +84,7 @@ async def test_connections_that_are_cut_leave_nothing_half_done(
                 await client.client_kill_filter(_type="normal", skipme=True)
                 await asyncio.sleep(0.01)
 
-    outcome = await storm(hasty, cut)
+    outcome = await stress(hasty, cut)
     assert outcome.acknowledged
     await outcome.check(storage)
 
@@ -108,7 +117,7 @@ async def test_a_frozen_server_is_unavailable_to_readers_and_leaves_writers_in_d
     assert await storage.get(record.address, now=NOW) in (None, record)
 
 
-async def test_a_pause_shorter_than_the_patience_is_only_slow(server: Valkey, storage: Storage) -> None:
+async def test_a_pause_shorter_than_the_timeout_is_only_slow(server: Valkey, storage: Storage) -> None:
     async with client_of(server) as client:
         await client.client_pause(500, all=True)
     await insert_each(storage, make_record("k"))
@@ -267,5 +276,5 @@ async def test_a_script_that_stops_half_way_is_not_said_to_have_done_nothing(
 
 async def test_a_wait_for_replicas_always_has_an_end(server: Valkey) -> None:
     async with storage_on(server, "&replicas=1&replica_timeout=0.0001") as storage:
-        with pytest.raises(OutcomeUnknown, match="only 0 of 1 replicas"):
+        with pytest.raises(OutcomeUnknown, match="confirmed: 0, required: 1"):
             await storage.commit([Insert(record=make_record())], now=NOW)

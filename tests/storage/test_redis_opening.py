@@ -162,7 +162,7 @@ async def test_a_server_that_does_not_say_when_it_flushes_is_refused_on_demand(s
     url = server.new_url().replace("redis://", "redis://half:secret@")
     async with await open_storage(url) as storage:
         await insert_each(storage, make_record())
-    with pytest.raises(UnsafeServer, match="or its appendfsync cannot be read"):
+    with pytest.raises(UnsafeServer, match="is not 'always', or cannot be read"):
         await open_storage(f"{url}&persistence=always")
 
 

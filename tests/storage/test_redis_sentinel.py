@@ -13,7 +13,7 @@ from perdure.storage.kit.sample_records import NOW, SPACE, insert_each, make_rec
 from perdure.storage.kit.servers import Valkey, ValkeySentinel
 
 from ..conditions import wait_until
-from .redis_helpers import TEST_TIMEOUT, is_usable, opened, storm
+from .redis_helpers import TEST_TIMEOUT, is_usable, opened, stress
 
 pytestmark = pytest.mark.anyio
 
@@ -56,7 +56,7 @@ async def test_with_a_replica_that_must_have_it_a_failover_loses_nothing_acknowl
             await fail_over(servers)
             await asyncio.to_thread(servers.master.start)  # it becomes the replica that writes wait for
 
-        outcome = await storm(storage, disturb)
+        outcome = await stress(storage, disturb)
         assert outcome.acknowledged
         assert outcome.unavailable or outcome.unknown
     async with await opened(f"{url}&timeout={TEST_TIMEOUT}") as patient:
@@ -68,7 +68,7 @@ async def test_without_replicas_a_failover_leaves_commits_complete_and_writes_co
 ) -> None:
     url = servers.new_url()
     async with await opened(f"{url}&timeout=2") as storage:
-        outcome = await storm(storage, lambda: fail_over(servers))
+        outcome = await stress(storage, lambda: fail_over(servers))
         assert outcome.unavailable or outcome.unknown
     async with await opened(f"{url}&timeout={TEST_TIMEOUT}") as patient:
         await outcome.check(patient, may_be_lost=True)

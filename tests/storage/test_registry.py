@@ -1,4 +1,4 @@
-"""Opening a storage by its URL: what is wrong is told with its remedy."""
+"""Opening a storage by its URL: errors name their remedy."""
 
 from __future__ import annotations
 
@@ -29,11 +29,18 @@ async def test_a_storage_knows_its_name() -> None:
         assert (storage.name, storage.lag) == ("memory", 0)
 
 
-@pytest.mark.parametrize("url", ["", "tasks.db", "memory", "oracle://host/db", ":", "SQLITE:///x"])
+@pytest.mark.parametrize("url", ["", "memory", "oracle://host/db", ":", "SQLITE:///x"])
 async def test_an_unknown_scheme_lists_the_known_ones(url: str) -> None:
     with pytest.raises(UnknownScheme, match=r"use one of .*memory, .*sqlite") as caught:
         await open_storage(url)
     assert caught.value.location == url
+
+
+@pytest.mark.parametrize("file", ["tasks.db", "data/tasks", "/var/lib/tasks.db"])
+async def test_the_name_of_a_file_is_answered_with_its_url(file: str) -> None:
+    with pytest.raises(UnknownScheme, match="unknown URL scheme") as caught:
+        await open_storage(file)
+    assert caught.value.remedy == f"for a SQLite file, use sqlite:///{file}"
 
 
 @pytest.mark.parametrize(
@@ -67,7 +74,7 @@ async def test_an_engine_of_ones_own_opens_by_its_scheme() -> None:
         assert storage.name == "reference"
 
 
-# What is known of a storage before it is opened, and what it tells of itself then
+# What is known of a storage before it is opened, and what it reports afterwards
 
 
 @pytest.mark.parametrize("engine", FIVE)
@@ -133,6 +140,8 @@ def is_reference_there(url: str) -> bool:
 
 async def test_a_missing_driver_says_what_to_install() -> None:
     register_engine("absent", "no_such_driver.engine:open_engine", package="perdure[absent]")
-    with pytest.raises(MissingExtra, match=r"pip install 'perdure\[absent\]'") as caught:
+    with pytest.raises(
+        MissingExtra, match=r"install the absent extra with: pip install .*\[absent\]"
+    ) as caught:
         await open_storage("absent://host")
     assert isinstance(caught.value.__cause__, ModuleNotFoundError)

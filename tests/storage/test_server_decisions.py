@@ -1,4 +1,4 @@
-"""A server decides about a commit by a copy of our rule. If the copies disagree, nobody hears Committed."""
+"""A server decides about a commit by a copy of our rule. If the copies disagree, no caller gets Committed."""
 
 # pyright: reportPrivateUsage=false
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The writer: commits share transactions, each has its own outcome, nobody waits for another's trouble."""
+"""The writer: commits share transactions, each has its own outcome, and none waits for a failing one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from perdure.storage.errors import StorageBusy
 from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, commit_changes, insert_each, make_record
 
 from ..markers import server
-from .sqlite_helpers import child, in_time, inserting, keys_of, locked, outcomes, queued, trace, url_of
+from .helpers import in_time, inserting, keys_of, outcomes
+from .sqlite_helpers import child, locked, queued, trace, url_of
 
 pytestmark = pytest.mark.anyio
 
@@ -116,7 +117,7 @@ async def test_a_lock_that_lasts_too_long_is_busy_until_it_is_released(tmp_path:
             with pytest.raises(StorageBusy):
                 await storage.purge(until=NOW, limit=1)
             assert await keys_of(storage) == ["before"]
-            await holder.tell("release")
+            await holder.send("release")
             await holder.end()
         await insert_each(storage, make_record("during"))
         assert await keys_of(storage) == ["before", "during"]
@@ -137,7 +138,7 @@ async def test_reads_continue_while_the_database_is_locked(tmp_path: Path) -> No
             assert await storage.due("lane", until=NOW, limit=9, now=NOW) == [record]
             assert dict(await storage.counts(SPACE, now=NOW)) == {"t": 1}
             assert not waiting.done()
-            await holder.tell("release")
+            await holder.send("release")
             await in_time(waiting)
 
 

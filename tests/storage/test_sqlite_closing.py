@@ -1,4 +1,4 @@
-"""Closing: what was asked for is finished or told StorageClosed, and nothing is left behind."""
+"""Closing: every call finishes or raises StorageClosed, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -11,17 +11,8 @@ from perdure.storage import Committed, open_storage
 from perdure.storage.errors import StorageClosed
 from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, insert_each, make_record
 
-from .sqlite_helpers import (
-    engine_threads,
-    in_time,
-    inserting,
-    keys_of,
-    locked,
-    names_in,
-    outcomes,
-    queued,
-    url_of,
-)
+from .helpers import in_time, inserting, keys_of, outcomes
+from .sqlite_helpers import engine_threads, locked, names_in, queued, url_of
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,8 @@ import pytest
 from perdure.storage import Change, Committed, Delete, Guard, Record, Refused, open_storage
 from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, commit_changes, insert_each, make_record
 
-from .sqlite_helpers import inserting, url_of
+from .helpers import inserting
+from .sqlite_helpers import url_of
 
 pytestmark = pytest.mark.anyio
 

@@ -1,4 +1,4 @@
-"""A damaged SQLite file: StorageCorrupt tells it or `maintain` finds it, and a good copy brings all back."""
+"""A damaged SQLite file: StorageCorrupt is raised or `maintain` finds it, and a good copy restores it."""
 
 from __future__ import annotations
 
@@ -17,17 +17,8 @@ from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, commit_cha
 
 from ..conditions import wait_until
 from ..markers import server
-from .sqlite_helpers import (
-    contents,
-    engine_threads,
-    in_time,
-    inserting,
-    keys_of,
-    padded,
-    told_by,
-    trace,
-    url_of,
-)
+from .helpers import in_time, inserting, keys_of
+from .sqlite_helpers import contents, engine_threads, output_of_process, padded, trace, url_of
 
 pytestmark = pytest.mark.anyio
 
@@ -83,22 +74,22 @@ async def test_garbage_in_the_file_is_reported_and_never_a_raw_error(tmp_path: P
     pages = path.stat().st_size // PAGE
     first = chance.randrange(1, pages - 1)
     overwrite(path, first, chance.randint(1, min(10, pages - first)), chance)
-    assert await told_or_found(url), "nobody noticed"
+    assert await raised_or_found(url), "the damage was not found"
     for log in tmp_path.glob("records.db-*"):  # noqa: ASYNC240
         log.unlink()
     shutil.copy(copy, path)
     await expect_everything(url)
 
 
-async def told_or_found(url: str) -> bool:
-    """Use everything; whether the damage was told as StorageCorrupt or found by maintain."""
+async def raised_or_found(url: str) -> bool:
+    """Use everything. Return whether StorageCorrupt was raised or `maintain` found the damage."""
     try:
         storage = await open_storage(url)
     except StorageCorrupt:
         return True
     try:
-        told = [await tells(use) for use in uses(storage)]
-        return any(told) or bool((await storage.maintain()).findings)
+        reported = [await raises_corrupt(use) for use in uses(storage)]
+        return any(reported) or bool((await storage.maintain()).findings)
     except StorageCorrupt:
         return True
     finally:
@@ -117,8 +108,8 @@ def uses(storage: Storage) -> list[Awaitable[object]]:
     ]
 
 
-async def tells(use: Awaitable[object]) -> bool:
-    """Whether it raised StorageCorrupt. An error that is none of the contract's goes on."""
+async def raises_corrupt(use: Awaitable[object]) -> bool:
+    """Whether it raised StorageCorrupt. An error that is not one of the contract's is raised."""
     try:
         await use
     except StorageError as error:
@@ -164,7 +155,7 @@ async def test_maintain_finds_counters_that_are_wrong(tmp_path: Path, damage: st
 
 
 @server
-async def test_damage_that_a_watch_meets_does_not_leave_commits_waiting_for_ever(tmp_path: Path) -> None:
+async def test_damage_that_a_watch_meets_does_not_leave_commits_waiting_forever(tmp_path: Path) -> None:
     path = tmp_path / "records.db"
     await make_file(path)
     async with await open_storage(url_of(path)) as watching, await open_storage(url_of(path)) as other:
@@ -174,7 +165,7 @@ async def test_damage_that_a_watch_meets_does_not_leave_commits_waiting_for_ever
         await commit_changes(other, change)
         async with watching.watch(SPACE) as watch:
             await in_time(watch.changed())
-            await told_by("spoil_first_page", path)
+            await output_of_process("spoil_first_page", path)
             await commit_changes(
                 other, change.after.replace_with(body=record.body, tag="")
             )  # still has the good page

@@ -1,4 +1,4 @@
-"""No room and no rights: what the engine may not write is told by type, and what was acknowledged stays."""
+"""No room and no rights: errors have a type for each cause, and what was acknowledged stays."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from perdure.storage.errors import StorageFull
 from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, commit_changes, insert_each, make_record
 
 from ..markers import server
-from .sqlite_child import fill
-from .sqlite_helpers import contents, inserting, keys_of, locked, outcomes, padded, queued, told_by, url_of
+from .helpers import inserting, keys_of, outcomes
+from .sqlite_helpers import contents, locked, output_of_process, padded, queued, url_of
+from .sqlite_process import fill
 
 pytestmark = pytest.mark.anyio
 
@@ -109,14 +110,14 @@ async def test_maintain_gives_room_back_to_the_file_system(tmp_path: Path) -> No
 # The file system
 
 
-@pytest.mark.parametrize("most_bytes", [200_000, 1_000_000])
+@pytest.mark.parametrize("max_bytes", [200_000, 1_000_000])
 @server
 async def test_a_full_file_system_raises_by_type_and_nothing_acknowledged_is_lost(
-    tmp_path: Path, most_bytes: int
+    tmp_path: Path, max_bytes: int
 ) -> None:
     url = url_of(tmp_path / "records.db")
-    [told, findings] = map(json.loads, await told_by("outgrow", url, most_bytes))
-    count, error = told
+    [result, findings] = map(json.loads, await output_of_process("outgrow", url, max_bytes))
+    count, error = result
     assert error == "StorageFailed"  # a limit of the process is not a full disk to SQLite
     assert count > 5
     assert findings == 0
@@ -153,7 +154,7 @@ async def make_file(path: Path) -> str:
 @server
 async def test_a_new_file_in_a_read_only_directory_raises_by_type(open_to_all: Path) -> None:
     allow(open_to_all, 0o555)
-    assert await told_by("without_rights", url_of(open_to_all / "records.db")) == ["CannotOpen"]
+    assert await output_of_process("without_rights", url_of(open_to_all / "records.db")) == ["CannotOpen"]
     assert contents(open_to_all) == {}
 
 
@@ -164,8 +165,8 @@ async def test_a_file_in_a_read_only_directory_raises_by_type_and_is_unchanged(o
     before = contents(open_to_all)
     allow(path, 0o666)
     allow(open_to_all, 0o555)
-    [told] = await told_by("without_rights", url)
-    assert told in ("StorageReadOnly", "CannotOpen")
+    [result] = await output_of_process("without_rights", url)
+    assert result in ("StorageReadOnly", "CannotOpen")
     assert contents(open_to_all) == before
 
 
@@ -176,8 +177,8 @@ async def test_a_read_only_file_in_a_writable_directory_raises_by_type(open_to_a
     before = contents(open_to_all)["records.db"]
     allow(path, 0o444)
     allow(open_to_all, 0o777)
-    [told] = await told_by("without_rights", url)
-    assert told in ("StorageReadOnly", "CannotOpen")
+    [result] = await output_of_process("without_rights", url)
+    assert result in ("StorageReadOnly", "CannotOpen")
     assert contents(open_to_all)["records.db"] == before
 
 
@@ -186,7 +187,7 @@ async def test_an_unreadable_file_raises_by_type(open_to_all: Path) -> None:
     path = open_to_all / "records.db"
     url = await make_file(path)
     allow(path, 0)
-    assert await told_by("without_rights", url) == ["CannotOpen"]
+    assert await output_of_process("without_rights", url) == ["CannotOpen"]
 
 
 @server
@@ -194,6 +195,6 @@ async def test_an_inaccessible_directory_raises_by_type(open_to_all: Path) -> No
     folder = open_to_all / "closed" / "inner"
     folder.mkdir(parents=True)
     allow(folder.parent, 0)
-    told = await told_by("without_rights", url_of(folder / "records.db"))
+    result = await output_of_process("without_rights", url_of(folder / "records.db"))
     allow(folder.parent, 0o755)
-    assert told == ["CannotOpen"]
+    assert result == ["CannotOpen"]

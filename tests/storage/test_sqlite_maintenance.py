@@ -12,6 +12,7 @@ import pytest
 from perdure.storage import Delete, open_storage
 from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, commit_changes, insert_each, make_record
 from perdure.storage.sqlite import database, engine, read_connections
+from perdure.storage.sqlite.engine import MAX_EXPIRED_INLINE
 from perdure.storage.sqlite.location import Location
 
 from .sqlite_helpers import url_of
@@ -35,26 +36,27 @@ def trace(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], None]], 
     return start
 
 
-async def test_counting_does_not_run_in_the_event_loop(
-    tmp_path: Path, trace: Callable[[Callable[[str], None]], None]
+@pytest.mark.parametrize(
+    ("expired", "is_inline"), [(MAX_EXPIRED_INLINE, True), (MAX_EXPIRED_INLINE + 1, False)]
+)
+async def test_counting_runs_in_the_event_loop_only_if_few_records_have_expired(
+    tmp_path: Path, trace: Callable[[Callable[[str], None]], None], expired: int, *, is_inline: bool
 ) -> None:
-    """It walks over every expired record that is not purged yet, and there may be many."""
+    """It reads every expired record that is not purged yet, and there may be many."""
     threads: list[threading.Thread] = []
 
     def note(statement: str) -> None:
-        if "records_by_expiry" in statement:
+        if "AS live" in statement:
             threads.append(threading.current_thread())
 
     trace(note)
     async with await open_storage(url_of(tmp_path / "records.db")) as storage:
-        await insert_each(
-            storage, *[make_record(f"k{n}", expires_at=NOW - 1) for n in range(20)], make_record("living")
-        )
+        gone = [make_record(f"k{n}", expires_at=NOW - 1) for n in range(expired)]
+        await insert_each(storage, *gone, make_record("living"))
         threads.clear()
         assert await storage.counts(SPACE, PARTITION, now=NOW) == {"": 1}
         assert await storage.counts(SPACE, now=NOW) == {"": 1}
-    assert len(threads) == 2
-    assert threading.main_thread() not in threads
+    assert [thread is threading.main_thread() for thread in threads] == [is_inline, is_inline]
 
 
 async def test_a_vacuum_lets_others_write_between_its_steps(

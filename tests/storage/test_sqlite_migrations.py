@@ -14,7 +14,8 @@ from perdure.storage.kit.sample_records import NOW, insert_each, make_record
 from perdure.storage.sqlite.database import migrations, prepare_database
 from perdure.storage.sqlite.location import parse_url
 
-from .sqlite_helpers import contents, inserting, keys_of, url_of
+from .helpers import inserting, keys_of
+from .sqlite_helpers import contents, url_of
 
 pytestmark = pytest.mark.anyio
 

@@ -16,16 +16,8 @@ from perdure.storage.kit.sample_records import insert_each, make_record
 from perdure.storage.sqlite.database import APPLICATION_ID
 
 from ..markers import server
-from .sqlite_helpers import (
-    Child,
-    child,
-    contents,
-    engine_threads,
-    keys_of,
-    names_in,
-    url_of,
-    writing_connection,
-)
+from .helpers import keys_of
+from .sqlite_helpers import Child, child, contents, engine_threads, names_in, url_of, writing_connection
 
 pytestmark = pytest.mark.anyio
 
@@ -179,16 +171,16 @@ async def test_eight_processes_open_a_new_file_concurrently(tmp_path: Path) -> N
         children = [await stack.enter_async_context(child("open_at_once", name)) for name in names]
         for n in range(6):
             url = url_of(tmp_path / f"{n}.db")
-            await everybody(children, url, "open")
-            await everybody(children, "close", "closed")
+            await send_to_all(children, url, "open")
+            await send_to_all(children, "close", "closed")
             async with await open_storage(url) as storage:
                 assert await keys_of(storage) == names
                 assert (await storage.maintain()).findings == ()
 
 
-async def everybody(children: list[Child], order: str, answer: str) -> None:
+async def send_to_all(children: list[Child], order: str, answer: str) -> None:
     for one in children:
-        await one.tell(order)
+        await one.send(order)
     assert await asyncio.gather(*[one.line() for one in children]) == [answer] * len(children)
 
 

@@ -15,7 +15,8 @@ from perdure.storage import open_storage
 from perdure.storage.kit.sample_records import NOW, make_record
 from perdure.storage.sqlite.database import page_statement, statement
 
-from .sqlite_helpers import inserting, url_of
+from .helpers import inserting
+from .sqlite_helpers import url_of
 
 PAGES = {
     f"page_{'partition' if one_partition else 'all'}{'_tag' * one_tag}{'_descending' * descending}": (

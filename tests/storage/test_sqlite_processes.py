@@ -12,9 +12,10 @@ import pytest
 from perdure.storage import Storage, open_storage
 from perdure.storage.kit.sample_records import NOW, PARTITION, insert_each, make_record
 
-from .sqlite_hammer import OWN
-from .sqlite_helpers import child, keys_of, told_by, url_of
+from .helpers import keys_of
+from .sqlite_helpers import child, output_of_process, url_of
 from .sqlite_ledger import PARTITIONS, expect_whole_commits
+from .sqlite_stress import OWN
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +28,9 @@ KILLS = 10
 async def test_concurrent_processes_do_not_disturb_each_other(tmp_path: Path) -> None:
     url = url_of(tmp_path / "records.db")
     async with await open_storage(url) as storage:
-        hammers = [asyncio.create_task(told_by(url, name, script="sqlite_hammer")) for name in "abcd"]
+        hammers = [
+            asyncio.create_task(output_of_process(url, name, script="sqlite_stress")) for name in "abcd"
+        ]
         while not all(hammer.done() for hammer in hammers):
             assert (await storage.maintain()).findings == ()
         expected: dict[str, int] = {}
@@ -51,7 +54,7 @@ async def versions(storage: Storage) -> dict[str, int]:
 
 async def test_processes_may_come_and_go_all_the_time(tmp_path: Path) -> None:
     url = url_of(tmp_path / "records.db")
-    await asyncio.gather(*[told_by("come_and_go", url, name, 40) for name in "abcdef"])
+    await asyncio.gather(*[output_of_process("come_and_go", url, name, 40) for name in "abcdef"])
     async with await open_storage(url) as storage:
         assert {*await keys_of(storage)} == {f"{name}-{n}" for name in "abcdef" for n in range(40)}
         assert (await storage.maintain()).findings == ()
@@ -80,7 +83,7 @@ async def test_a_second_client_that_is_closed_does_not_take_the_file_from_the_fi
 
 
 async def keys_in_another_process(url: str) -> list[str]:
-    [line] = await told_by("keys", url)
+    [line] = await output_of_process("keys", url)
     return json.loads(line)
 
 

@@ -10,7 +10,8 @@ from perdure.storage import open_storage
 from perdure.storage.errors import CannotOpen
 from perdure.storage.kit.sample_records import insert_each, make_record
 
-from .sqlite_helpers import keys_of, names_in, url_of
+from .helpers import keys_of
+from .sqlite_helpers import names_in, url_of
 
 pytestmark = pytest.mark.anyio
 

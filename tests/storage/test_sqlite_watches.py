@@ -1,4 +1,4 @@
-"""Watching a file: commits of other processes wake, and nobody looks for them when nobody watches."""
+"""Watching a file: commits of other processes wake, and are not looked for when there is no watch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from perdure.storage.kit.sample_records import NOW, SPACE, insert_each, make_rec
 
 from ..conditions import wait_until
 from ..markers import server
-from .sqlite_helpers import child, in_time, trace, url_of
+from .helpers import in_time
+from .sqlite_helpers import child, trace, url_of
 
 pytestmark = pytest.mark.anyio
 
@@ -25,7 +26,7 @@ async def test_a_commit_of_another_process_wakes_a_watch(tmp_path: Path) -> None
         assert await other.line() == "ready"
         async with storage.watch(SPACE) as watch:
             for key in ("a", "b", "c"):
-                await other.tell(key)
+                await other.send(key)
                 while await storage.get(make_record(key).address, now=NOW) is None:
                     await in_time(watch.changed())
         assert [await other.line() for _ in range(3)] == ["a", "b", "c"]
@@ -48,7 +49,7 @@ async def test_polling_stops_when_the_last_watch_is_closed(tmp_path: Path) -> No
         await first.close()
         await expect_looking(looks)
         await second.close()
-        await insert_each(storage, make_record())  # behind it, the writer has seen that nobody watches
+        await insert_each(storage, make_record())  # after it, the writer has seen that there is no watch
         looks.clear()
         async with clock.watch(SPACE):
             await wait_until(lambda: ticks.count(LOOK) > 10)

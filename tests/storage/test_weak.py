@@ -66,24 +66,24 @@ async def test_a_watch_misses_changes_and_wakes_for_nothing() -> None:
 
 
 async def outcomes(seed: str) -> list[tuple[str, bool]]:
-    """What the caller was told of each commit, and whether it was written."""
+    """Return the result of each commit, and whether it was written."""
     storage = Storage(WeakMemoryEngine(seed, may_lose=lambda changes: len(changes) == 1))
     seen: list[tuple[str, bool]] = []
     for number in range(ROUNDS):
         record = make_record(f"k{number}")
         try:
             await storage.commit([Insert(record=record)], now=NOW)
-            told = "done"
+            outcome = "done"
         except OutcomeUnknown:
-            told = "unknown"
-        seen.append((told, await storage.get(record.address, now=NOW) is not None))
+            outcome = "unknown"
+        seen.append((outcome, await storage.get(record.address, now=NOW) is not None))
     return seen
 
 
 async def test_answers_to_commits_are_lost_with_either_outcome() -> None:
     seen = await outcomes("seed")
     assert {*seen} == {("done", True), ("unknown", True), ("unknown", False)}
-    lost = sum(told == "unknown" for told, _ in seen)
+    lost = sum(outcome == "unknown" for outcome, _ in seen)
     assert lost < ROUNDS * LOST_ANSWERS * 4
 
 

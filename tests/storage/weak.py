@@ -25,6 +25,7 @@ from perdure.storage import (
     Change,
     Committed,
     Guard,
+    LanePosition,
     Micros,
     PageRequest,
     Purged,
@@ -132,9 +133,11 @@ class WeakMemoryEngine(MemoryEngine):
             return await self._index.catch_up().page(request, now=now)
         return await super().page(request, now=now)
 
-    async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
+    async def due(
+        self, lane: str, *, after: LanePosition | None, until: Micros, limit: int, now: Micros
+    ) -> list[Record]:
         await self._pause()
-        return await self._index.catch_up().due(lane, until=until, limit=limit, now=now)
+        return await self._index.catch_up().due(lane, after=after, until=until, limit=limit, now=now)
 
     async def counts(self, space: Space, partition: str | None, *, now: Micros) -> Mapping[Tag, int]:
         await self._pause()

@@ -1,10 +1,10 @@
 """Encodes and decodes record bodies, which are JSON objects that contain a format number.
 
-A body may have been written by a different release of perdure. Each type of body is a msgspec struct whose
-tag is the format number, so the number is always written and always checked. If the number is higher than
-this release supports, or an enumeration field has an unknown value, a newer version of perdure wrote the
-body, and decoding raises NewerFormat. Any other body that cannot be decoded is damaged, and decoding raises
-StorageCorrupt.
+A different version of perdure may have written a body. Each type of body is a msgspec struct whose struct tag
+is the format number, so the number is always written and always checked. If the number is higher than this
+version supports, or if an enumeration field has an unknown value, a newer version of perdure wrote the body.
+Decoding such a body raises NewerFormat. Any other body that cannot be decoded is damaged, and decoding it
+raises StorageCorrupt.
 """
 
 from __future__ import annotations
@@ -21,13 +21,17 @@ FORMAT_FIELD = "format"
 """The JSON key of the format number. Declare every body struct with `tag_field=FORMAT_FIELD, tag=1`."""
 
 UNREADABLE = (msgspec.MsgspecError, PerdureError, RecursionError)
-"""Exceptions that decoding a body can raise. `__post_init__` of a body struct may raise PerdureError."""
+"""Exceptions that decoding a body can raise. PerdureError comes from the `__post_init__` of a body struct."""
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 
 class _Unnumbered(msgspec.Struct, tag_field=FORMAT_FIELD, tag=0):
-    """A placeholder that forms a union with each body struct. msgspec requires a tag only in a union."""
+    """Makes msgspec reject a body that has no format number.
+
+    msgspec accepts a body without a tag if it decodes a single struct type, but not if it decodes a union.
+    Therefore `BodyFormat` decodes the union of a body struct and this placeholder.
+    """
 
 
 class BodyFormat(Generic[T]):
@@ -56,7 +60,10 @@ class BodyFormat(Generic[T]):
         return value
 
     def error(self, key: str, body: str, reason: str) -> NewerFormat | StorageCorrupt:
-        """Return the error to raise for a body that cannot be decoded. `reason` is the decoder's message."""
+        """Return the error to raise for a body that cannot be decoded.
+
+        `reason` is the error message of the decoder.
+        """
         number = number_of(body)
         if number is None:
             return StorageCorrupt(f"it has no format number ({reason or 'written by a development version'})")
@@ -92,11 +99,11 @@ def _newer_number(key: str, number: int, newest: int) -> NewerFormat:
 
 
 _Part: TypeAlias = tuple[object, inspect.Type, str]
-"""A nested value, its declared type, and its path relative to the containing value."""
+"""A nested value, its declared type, and its path relative to the value that contains it."""
 
 
 def _unknown_values(value: object, kind: inspect.Type, path: str) -> Iterator[tuple[str, str]]:
-    """Yield `(path, string)` for each enumeration field whose string is not a member of the enumeration."""
+    """Yield the path and the value of each enumeration field that contains an unknown string."""
     if isinstance(kind, (inspect.EnumType, inspect.LiteralType)):
         known = kind.values if isinstance(kind, inspect.LiteralType) else [each.value for each in kind.cls]
         if isinstance(value, str) and value not in known:
@@ -123,7 +130,11 @@ def _parts(value: object, kind: inspect.Type) -> Iterator[_Part]:
 
 
 def _parts_of_union(value: object, types: Sequence[inspect.Type]) -> Iterator[_Part]:
-    """Yield the parts of a value whose type is a union. Treat the tag of a struct as an enumeration value."""
+    """Yield the parts of `value`, whose declared type is a union of `types`.
+
+    If `value` is a struct, also yield its tag, which names one of the structs in the union. An unknown tag is
+    then reported in the same way as an unknown value of an enumeration field.
+    """
     structs = {
         each.tag: each for each in types if isinstance(each, inspect.StructType) and each.tag is not None
     }

@@ -1,4 +1,4 @@
-"""Counts the calls that have not returned yet, so that an engine's `close` can wait for them."""
+"""Counts the calls that have not returned yet, so that the `close` of an engine can wait for them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .errors import StorageClosed
 
 
 class CallTracker:
-    """Counts the running calls. Run each call inside `with tracker:`. Use it in one event loop only."""
+    """Counts the running calls. Run each call in `with tracker:`. Use a tracker in only one event loop."""
 
     def __init__(self) -> None:
         self._count = 0

@@ -1,8 +1,8 @@
 """Copies all records from one storage to another, then compares the copy with the source.
 
 A state record in the target stores the progress, so that an interrupted copy can be resumed. A target that
-contains records but no state record is refused, unless `merge` is set. All reads use `now=0`. No record
-has expired at that time, so all records are copied. No process may write to either storage during a copy.
+contains records but no state record is refused, unless `merge` is set. All reads use `now=0`, a time at which
+no record has expired, so all records are copied. No process may write to either storage during a copy.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _STATE_ADDRESS = Address(COPIES, "perdure", "under-way")
 _EPOCH: Micros = 0
 PAGE_SIZE = 100
 MAX_CONCURRENT_COMMITS = 16
-"""Maximum number of concurrent commits. Commits run concurrently because many of them are small."""
+"""Maximum number of concurrent commits. Many commits are small, so running them one by one would be slow."""
 
 
 class CopyProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +46,7 @@ class CopyProgress(msgspec.Struct, frozen=True, kw_only=True):
     """The current step: `copied` while records are copied, then `compared` while the copy is checked."""
     space: Space
     records: int
-    """Number of records in `space` that this call of `copy_records` has processed so far in this step."""
+    """Number of records in `space` that this call to `copy_records` has processed in this step so far."""
 
 
 ProgressCallback: TypeAlias = Callable[[CopyProgress], None]
@@ -76,7 +76,7 @@ async def copy_records(
 
     `name` identifies the source. If the target contains an unfinished copy from this source, resume the copy.
     If the target contains other records, raise TargetNotEmpty, unless `merge` is set. With `merge`, a record
-    that exists in both storages must be equal in both.
+    that exists in both storages must be the same in both.
     """
     await asyncio.sleep(max(source.lag, target.lag))
     state, record = await _load_state(target, spaces, name, merge=merge)
@@ -115,14 +115,17 @@ async def _compare_space(
 async def _compare_counts(
     source: Storage, target: Storage, space: Space, records: int, *, merge: bool
 ) -> None:
-    """Check that all source records were read. Without `merge`, also check that the target has no others."""
+    """Check that all source records were read.
+
+    Without `merge`, also check that the target has no other records.
+    """
     expected = dict(await source.counts(space, now=_EPOCH))
     actual = dict(await target.counts(space, now=_EPOCH))
     if sum(expected.values()) != records:
-        reason = f"the source reports {expected} records by tag, but {records} records were read"
+        reason = f"the source reports {sum(expected.values())} records, but {records} records were read"
         raise CopyMismatch(space, "", "", f"{reason}; stop all processes that write to the source")
     if not merge and expected != actual:
-        reason = f"the source reports {expected} records by tag, but the target reports {actual}"
+        reason = f"the numbers of records by tag differ: {expected} in the source, {actual} in the target"
         raise CopyMismatch(space, "", "", reason)
 
 
@@ -176,7 +179,8 @@ async def _load_state(
     if record is not None:
         state = _decode_state(record)
         if state.source != name or state.space not in spaces:
-            raise TargetNotEmpty(f"the target contains an unfinished copy of {state.source}; finish it first")
+            problem = f"the target contains an unfinished copy of {state.source}"
+            raise TargetNotEmpty(f"{problem}; run that copy again to finish it")
         return state, record
     if not merge:
         for space in spaces:

@@ -9,7 +9,7 @@
         │   ├── ForeignStorage   the file, schema or table belongs to another application
         │   ├── MissingSchema    the tables do not exist or are too old; run `perdure migrate`
         │   ├── NewerSchema      a newer version of perdure wrote this storage
-        │   └── UnsafeServer     the configuration of the server can lose acknowledged writes
+        │   └── UnsafeServer     the server is configured so that it can lose acknowledged writes
         ├── StorageReadOnly      the storage is read-only, or the user lacks write permission
         ├── StorageFull          there is no space left
         ├── StorageCorrupt       stored data is damaged and cannot be read
@@ -18,7 +18,7 @@
         ├── StorageBusy          the call timed out, usually because of concurrent writes (retryable)
         ├── StorageUnavailable   the server is unreachable or overloaded (retryable)
         ├── StorageFailed        any other failure of the engine; see the cause
-        │   └── OutcomeUnknown   no response to a write, which may have been applied
+        │   └── OutcomeUnknown   it is unknown whether a write was applied
         ├── TargetNotEmpty       the target of a copy already contains records or another copy
         ├── CopyMismatch         a copy differs from its source
         └── StorageClosed        the storage is closed
@@ -113,7 +113,7 @@ class NewerFormat(NotReadableHere):
         super().__init__(
             key,
             f"{key} was written by a newer version of perdure and is left unchanged: {reason}; "
-            "upgrade perdure in this process",
+            "upgrade perdure and restart this process",
         )
         self.reason = reason
 
@@ -131,18 +131,18 @@ class StorageUnavailable(StorageError):
 
 
 class StorageFailed(StorageError):
-    """Raised when no other error class describes the failure. `__cause__` is the engine's own error.
+    """Raised when no other error class describes the failure. `__cause__` is the error of the engine, if any.
 
     A commit that failed may have been written, so read the records before you write again.
     """
 
 
 class OutcomeUnknown(StorageFailed):
-    """Raised when a write may have been applied, because the connection failed after the write was sent."""
+    """Raised when it is unknown whether a write was applied, for example because its response was lost."""
 
 
 class TargetNotEmpty(StorageError):
-    """Raised when the target of a copy already contains records, or another copy is running.
+    """Raised when the target of a copy already contains records, or another copy that is not finished.
 
     If `can_merge` is True, the copy can be repeated with `merge=True`.
     """
@@ -153,7 +153,7 @@ class TargetNotEmpty(StorageError):
 
 
 class CopyMismatch(StorageError):
-    """Raised when a copy differs from its source, for example because a process wrote to one of them."""
+    """Raised when a copy differs from its source, for example because a process wrote during the copy."""
 
     def __init__(
         self, space: str, partition: str, key: str, reason: str = "the copy differs from the source"

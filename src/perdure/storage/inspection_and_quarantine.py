@@ -1,7 +1,8 @@
 """Finds damaged records and quarantines them: keeps them for inspection, but removes them from all queues.
 
-A quarantined record has the tag CORRUPT_TAG, no timer and no expiry time. A record that was written by a
-newer version of perdure, or whose key is missing, is not damaged: it is counted, but never changed.
+A quarantined record has the tag CORRUPT_TAG, no timer and no expiry time. A record is not damaged if a newer
+version of perdure wrote it, or if this process lacks the key to decrypt it. Such records are counted, but
+never changed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from .records_and_changes import Committed, Micros, Position, Record, Space
 from .storage import Storage
 
 CORRUPT_TAG = "corrupt"
-"""The tag of quarantined records."""
+"""The tag (index label) of quarantined records."""
 BATCH_SIZE = 500
 
 
@@ -37,9 +38,9 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
 
     examined: int
     damaged: tuple[Damage, ...]
-    """The damaged records, except records that were already quarantined before this inspection."""
+    """The damaged records, except those that were already quarantined before this inspection."""
     not_readable: int
-    """Number of records that are not damaged, but that this process cannot read."""
+    """Number of intact records that this process cannot read."""
     quarantined: int
     """Number of records that were already quarantined before this inspection."""
 
@@ -53,10 +54,10 @@ async def quarantine(storage: Storage, record: Record, *, now: Micros) -> bool:
 async def inspect(
     storage: Storage, space: Space, read: Callable[[Record], object], *, repair: bool, now: Micros
 ) -> Inspection:
-    """Decode every record of a space. With `repair`, quarantine the damaged records.
+    """Decode every record of a space that is not quarantined yet. With `repair`, quarantine damaged records.
 
-    `read` decodes a record. It must raise NotReadableHere if only another process can read the record, and
-    any other PerdureError if the record is damaged.
+    `read` decodes a record. It must raise NotReadableHere if the record is intact but this process cannot
+    read it, and any other PerdureError if the record is damaged.
     """
     examined = not_readable = quarantined = 0
     damaged: list[Damage] = []

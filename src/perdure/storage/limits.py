@@ -1,7 +1,8 @@
 """The limits of the storage contract, and the argument checks that enforce them.
 
-The limits are chosen so that every engine can support them: order, key, partition and space fit into a
-DynamoDB sort key of 1024 bytes, PostgreSQL cannot store NUL, and Lua (in Redis) has 53-bit integers.
+The limits are chosen so that every engine can support them. Order, key, partition and space together must fit
+into a DynamoDB sort key of 1024 bytes, PostgreSQL cannot store NUL, and integers in Lua (in Redis) are exact
+only up to 53 bits.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Sized
 
 from .errors import InvalidArgument
-from .records_and_changes import Change, Delete, Guard, Position, Record, Replace, Space
+from .records_and_changes import Change, Delete, Guard, LanePosition, Position, Record, Replace, Space
 
 MAX_ADDRESSES = 100
 MAX_CHANGES = 25
@@ -71,6 +72,13 @@ def check_position(position: Position, partition: str | None) -> None:
     check_text("after.partition", position.partition, MAX_PARTITION_BYTES)
 
 
+def check_lane_position(position: LanePosition) -> None:
+    check_integer("after.wake_at", position.wake_at)
+    check_text("after.key", position.key, MAX_KEY_BYTES)
+    check_text("after.partition", position.partition, MAX_PARTITION_BYTES)
+    check_text("after.space", position.space, MAX_SPACE_BYTES)
+
+
 def check_length(field: str, items: Sized, maximum: int) -> None:
     if not 1 <= len(items) <= maximum:
         raise InvalidArgument(field, f"must contain 1 to {maximum} items, not {len(items)}")
@@ -82,7 +90,7 @@ def check_integer(field: str, number: int, minimum: int = 0, maximum: int = MAX_
 
 
 def check_text(field: str, text: object, maximum: int, minimum: int = 1) -> int:
-    """Check the string `text`, and return its size in UTF-8 bytes."""
+    """Check the type, size and characters of `text`. Return its size in UTF-8 bytes."""
     if not isinstance(text, str):
         raise InvalidArgument(field, f"must be str, not {type(text).__name__}")
     try:
@@ -119,7 +127,7 @@ def _check_replace(before: Record, after: Record) -> None:
 
 
 def _check_record(record: Record) -> int:
-    """Check a record, and return the size of its body in bytes."""
+    """Check the fields of a record, and return the size of the body in bytes."""
     check_address(record.space, record.partition, record.key)
     check_integer("order", record.order)
     check_integer("version", record.version, minimum=1)

@@ -1,13 +1,13 @@
 """The memory engine: the simplest implementation of the contract, for tests and demonstrations.
 
-Its records are lost when the process ends. The contract kit compares every other engine with it. No
-method awaits anything, so each verb is atomic in the event loop. The indexes contain only records that are in
+Its records are lost when the process ends. The contract kit compares other engines with it. No method awaits
+anything, so no other call can run in the middle of a verb. The indexes contain only records that are in
 `_records`. Reads skip expired records, which remain in `_records` until they are purged.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
@@ -21,6 +21,7 @@ from .records_and_changes import (
     Committed,
     Guard,
     Kept,
+    LanePosition,
     Micros,
     PageRequest,
     Position,
@@ -39,7 +40,6 @@ from .sorted_set import SortedSet
 from .watch import Watch, WatchRegistry
 
 _ListingKey = tuple[Space, str | None, Tag | None]
-_Timer = tuple[Micros, str, str, Space]  # wake_at, key, partition, space
 _Expiry = tuple[Micros, Address]
 
 
@@ -51,9 +51,9 @@ class MemoryEngine(Engine):
     def __init__(self) -> None:
         self._records: dict[Address, Record] = {}
         self._listings: defaultdict[_ListingKey, SortedSet[Position]] = defaultdict(SortedSet)
-        self._timers: defaultdict[str, SortedSet[_Timer]] = defaultdict(SortedSet)
+        self._timers: defaultdict[str, SortedSet[LanePosition]] = defaultdict(SortedSet)
         self._expiries: SortedSet[_Expiry] = SortedSet()
-        self._counts: defaultdict[tuple[Space, str | None], Counter[Tag]] = defaultdict(Counter)
+        self._counts: defaultdict[tuple[Space, str | None], dict[Tag, int]] = defaultdict(dict)
         self._watches = WatchRegistry()
 
     async def get(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]:
@@ -84,8 +84,10 @@ class MemoryEngine(Engine):
         found = (self._records[Address(request.space, each.partition, each.key)] for each in positions)
         return page_of((record for record in found if record.is_live(now)), request.limit)
 
-    async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
-        return page_of(self._due(lane, until, now), limit)
+    async def due(
+        self, lane: str, *, after: LanePosition | None, until: Micros, limit: int, now: Micros
+    ) -> list[Record]:
+        return page_of(self._due(lane, after, until, now), limit)
 
     async def counts(self, space: Space, partition: str | None, *, now: Micros) -> Mapping[Tag, int]:
         counts = dict(self._counts.get((space, partition), {}))
@@ -123,11 +125,11 @@ class MemoryEngine(Engine):
         record = self._live(address, now)
         return None if record is None else record.state
 
-    def _due(self, lane: str, until: Micros, now: Micros) -> Iterator[Record]:
-        for wake_at, key, partition, space in self._timers.get(lane, SortedSet[_Timer]()).after(None):
-            if wake_at > until:
+    def _due(self, lane: str, after: LanePosition | None, until: Micros, now: Micros) -> Iterator[Record]:
+        for timer in self._timers.get(lane, SortedSet[LanePosition]()).after(after):
+            if timer.wake_at > until:
                 return
-            record = self._live(Address(space, partition, key), now)
+            record = self._live(Address(timer.space, timer.partition, timer.key), now)
             if record is not None:
                 yield record
 
@@ -147,8 +149,8 @@ class MemoryEngine(Engine):
         return count if count > guard.max_count else None
 
     def _guarded_count(self, guard: Guard, partition: str) -> int:
-        counts = self._counts.get((guard.space, partition), Counter[Tag]())
-        return sum(counts[tag] for tag in guard.tags)
+        counts = self._counts.get((guard.space, partition), {})
+        return sum(counts.get(tag, 0) for tag in guard.tags)
 
     # Writing
 
@@ -169,7 +171,7 @@ class MemoryEngine(Engine):
             self._listings[listing].add(position)
         self._count(record, 1)
         if record.lane is not None and record.wake_at is not None:
-            self._timers[record.lane].add((record.wake_at, record.key, record.partition, record.space))
+            self._timers[record.lane].add(record.lane_position)
         if record.expires_at is not None:
             self._expiries.add((record.expires_at, record.address))
 
@@ -184,7 +186,7 @@ class MemoryEngine(Engine):
         self._count(record, -1)
         if record.lane is not None and record.wake_at is not None:
             timers = self._timers[record.lane]
-            timers.remove((record.wake_at, record.key, record.partition, record.space))
+            timers.remove(record.lane_position)
             if not timers:
                 del self._timers[record.lane]
         if record.expires_at is not None:
@@ -193,7 +195,7 @@ class MemoryEngine(Engine):
     def _count(self, record: Record, delta: int) -> None:
         for partition in (None, record.partition):
             counts = self._counts[record.space, partition]
-            counts[record.tag] = count = counts[record.tag] + delta
+            counts[record.tag] = count = counts.get(record.tag, 0) + delta
             if not count:
                 del counts[record.tag]
                 if not counts:

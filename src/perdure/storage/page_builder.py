@@ -1,46 +1,17 @@
-"""Limits the size of pages, and handles damaged records in the results of reads.
-
-For a damaged record, `get` raises an error. `page` and `due` skip the record and log a warning.
-"""
+"""Builds the pages that `page` and `due` return: limits their size, and skips damaged records."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
 
-import msgspec
-
-from .errors import StorageCorrupt
-from .records_and_changes import Address, Record
+from .damaged_record import Damaged
+from .records_and_changes import Record
 
 log = logging.getLogger(__name__)
 
 MAX_PAGE_BYTES = 8 * 1024 * 1024
-"""A page is full when the total size of its bodies reaches this number of bytes."""
-
-
-class Damaged(msgspec.Struct, frozen=True):
-    """Describes a stored record that cannot be read. Engines use it internally in place of a Record."""
-
-    address: Address
-    reason: str
-
-    def __str__(self) -> str:
-        space, partition, key = self.address
-        return f"the record {key!r} of partition {partition!r} in space {space!r} is damaged: {self.reason}"
-
-    def error(self) -> StorageCorrupt:
-        return StorageCorrupt(str(self))
-
-
-def checked(found: Iterable[Record | Damaged | None]) -> list[Record | None]:
-    """Return the items of `found` as a list. Raise StorageCorrupt if any of them is a damaged record."""
-    records: list[Record | None] = []
-    for each in found:
-        if isinstance(each, Damaged):
-            raise each.error()
-        records.append(each)
-    return records
+"""The total size of bodies, in bytes, at which a page is full."""
 
 
 class Page:
@@ -65,7 +36,7 @@ class Page:
 
 
 def page_of(found: Iterable[Record | Damaged | None], limit: int) -> list[Record]:
-    """Return the first records of `found`, up to a full page. Skip damaged records."""
+    """Return the first records of `found`, until the page is full. Skip damaged records."""
     page = Page(limit)
     for each in found:
         page.add(each)

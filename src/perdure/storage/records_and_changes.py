@@ -20,7 +20,9 @@ Space = NewType("Space", str)
 """The name of a kind of record, such as `tasks` or `accounts`. Spaces are constants in the code."""
 
 Tag: TypeAlias = str
-"""A label of a record. Storages index and count records by tag. The empty string is a valid tag."""
+"""A label of a record, such as the status of a task. Storages index and count records by tag. The empty
+string is a valid tag.
+"""
 
 
 class Address(NamedTuple):
@@ -48,6 +50,22 @@ LAST_POSITION = Position(2**62, "", "")
 """A position after every record."""
 
 
+class LanePosition(NamedTuple):
+    """The position of a record in the sort order of its lane (timer queue).
+
+    Positions are compared as tuples.
+    """
+
+    wake_at: Micros
+    key: str
+    partition: str
+    space: Space
+
+
+FIRST_LANE_POSITION = LanePosition(-1, "", "", Space(""))
+"""A position before every record of a lane."""
+
+
 def is_live(expires_at: Micros | None, now: Micros) -> bool:
     return expires_at is None or now < expires_at
 
@@ -71,6 +89,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     lane: str | None = None
     """The queue in which `due` finds the record from `wake_at` on. None if the record has no timer."""
     wake_at: Micros | None = None
+    """The time at which the record becomes due in its lane. None if the record has no timer."""
 
     @property
     def address(self) -> Address:
@@ -79,6 +98,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def position(self) -> Position:
         return Position(self.order, self.key, self.partition)
+
+    @property
+    def lane_position(self) -> LanePosition:
+        """The position of the record in its lane. It is valid only for records with a timer."""
+        return LanePosition(self.wake_at or 0, self.key, self.partition, self.space)
 
     @property
     def state(self) -> RecordState:
@@ -125,11 +149,14 @@ class _Insertion(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Insert(_Insertion, frozen=True, gc=False):
-    """A change that creates a record. If the address is already taken, the result is `Conflict`."""
+    """A change that creates a record. If a live record exists at the address, the result is `Conflict`."""
 
 
 class InsertIfAbsent(_Insertion, frozen=True, gc=False):
-    """A change that creates a record. If the address is taken, nothing changes and the result is `Kept`."""
+    """A change that creates a record.
+
+    If a live record exists at the address, it is kept, and the result is `Kept`.
+    """
 
 
 class _Modification(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -156,8 +183,8 @@ Change: TypeAlias = Insert | InsertIfAbsent | Replace | Delete
 class Guard(msgspec.Struct, frozen=True, kw_only=True):
     """A condition for a commit: afterwards, at most `max_count` live records may have a tag in `tags`.
 
-    Only records in `space` and in the partition of the commit are counted. A commit that does not raise this
-    count is accepted, even if the count already exceeds the limit.
+    Only records in `space` and in the partition of the commit are counted. A commit that does not increase
+    their number is accepted, even if the number already exceeds `max_count`.
     """
 
     space: Space
@@ -172,13 +199,13 @@ class Accepted(msgspec.Struct, frozen=True, gc=False):
 
 
 class Kept(msgspec.Struct, frozen=True, gc=False):
-    """The result of an `InsertIfAbsent` whose address is taken. `version` is the stored version."""
+    """The result of an `InsertIfAbsent` that found a live record. `version` is the version of that record."""
 
     version: int
 
 
 class Conflict(msgspec.Struct, frozen=True, gc=False):
-    """The result of a replace or delete that found a different record, or of an insert that found any record.
+    """The result of a replace or delete that found a different record, or of an insert that found a record.
 
     `actual` is the version of the stored record. If the record was deleted and inserted again, `actual` can
     equal the expected version, so do not compare the two versions.
@@ -212,7 +239,7 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
 
 
 class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The arguments of `page`, which returns up to `limit` records strictly after the position `after`."""
+    """The arguments of `page`, which returns up to `limit` records after the position `after`."""
 
     space: Space
     partition: str | None
@@ -220,6 +247,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
     after: Position | None
     limit: int
     tag: Tag | None
+    """The tag of the records to return, or None for all records."""
     descending: bool
 
     @property
@@ -250,10 +278,11 @@ class RecordState(NamedTuple):
 
 
 def decide(change: Change, stored: RecordState | None) -> ChangeResult:
-    """Return the result of `change`. `stored` is the state of the live record at its address, if any.
+    """Return the result of `change`.
 
-    A replace or delete is accepted only if the stored record is still the one that the caller read. Comparing
-    versions is not enough: a record that was deleted and inserted again can have the same version.
+    `stored` is the state of the live record at the address of the change, or None if there is none. A replace
+    or delete is accepted only if the stored record is still the one that the caller read. Comparing versions
+    is not enough: a record that was deleted and inserted again can have the same version.
     """
     if isinstance(change, Insert):
         return Accepted(change.record.version) if stored is None else Conflict(stored.version)

@@ -11,10 +11,13 @@ import msgspec
 
 from .contract import Engine
 from .errors import MissingExtra, UnknownScheme
+from .install_advice import install_extra
 from .storage import Storage
 
 _REDIS_SCHEMES = ("redis", "rediss", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
 _SECRET_URL = re.compile(r"(?P<scheme>[^:/?@]+:)//(?:[^/?@]*@)?(?P<place>[^?@]*)(?:\?[^@]*)?")
+
+_OWN_EXTRA = re.compile(r"perdure\[(?P<extra>[^]]+)\]")
 
 
 class _EngineEntry(msgspec.Struct, frozen=True):
@@ -48,11 +51,14 @@ def register_engine(
 ) -> None:
     """Register a custom engine for URLs whose scheme is `scheme`.
 
-    `opener` has the form `"package.module:function"` and is imported on first use. If a module is missing,
-    the error message recommends `pip install <package>`. `migrator` and `exists` name optional functions in
-    the same module. `async def migrate(url)` creates or migrates the tables. It is needed if opening the
-    engine does neither. `def exists(url) -> bool` returns whether the file exists. It is needed if opening
-    the engine creates a missing file. Set `is_shared` to False if each process has its own records.
+    `opener` has the form `"package.module:function"` and is imported when it is first used. If a module is
+    missing, the error message recommends `pip install <package>`. Set `is_shared` to False if each process
+    has its own records.
+
+    `migrator` and `exists` are the names of optional functions in the same module. `async def migrate(url)`
+    creates or migrates the tables. It is needed if opening the engine does not do so.
+    `def exists(url) -> bool` returns whether the file exists. It is needed if opening the engine creates a
+    missing file.
     """
     module, _, function = opener.partition(":")
     _engines[scheme] = _EngineEntry(module, function, package, migrator, exists, is_shared)
@@ -67,8 +73,8 @@ async def open_storage(url: str) -> Storage:
 async def migrate_storage(url: str) -> None:
     """Create the tables of a storage, or migrate them to the newest schema.
 
-    An engine without a migration function creates or migrates its tables when it is opened. Such an engine is
-    opened and closed.
+    An engine without a migration function is opened and closed, because opening it creates or migrates its
+    tables.
     """
     entry = _entry_for(url)
     if entry.migrator is None:
@@ -93,10 +99,13 @@ def storage_exists(url: str) -> bool:
 def _entry_for(url: str) -> _EngineEntry:
     scheme, colon, _ = url.partition(":")
     entry = _engines.get(scheme) if colon else None
-    if entry is None:
-        schemes = ", ".join(sorted(_engines))
-        raise UnknownScheme(redact_url(url), "unknown URL scheme", f"use one of these schemes: {schemes}")
-    return entry
+    if entry is not None:
+        return entry
+    redacted = redact_url(url)
+    if url == redacted and not colon and url not in {"", *_engines}:  # most likely the name of a file
+        raise UnknownScheme(url, "unknown URL scheme", f"for a SQLite file, use sqlite:///{url}")
+    schemes = ", ".join(sorted(_engines))
+    raise UnknownScheme(redacted, "unknown URL scheme", f"use one of these schemes: {schemes}")
 
 
 def _load(url: str, entry: _EngineEntry, function: str) -> object:
@@ -104,7 +113,9 @@ def _load(url: str, entry: _EngineEntry, function: str) -> object:
         return getattr(import_module(entry.module), function)
     except ModuleNotFoundError as error:
         reason = f"the module {error.name} is not installed"
-        raise MissingExtra(redact_url(url), reason, f"run: pip install '{entry.package}'") from error
+        own = _OWN_EXTRA.fullmatch(entry.package)
+        advice = f"run: pip install '{entry.package}'" if own is None else install_extra(own["extra"])
+        raise MissingExtra(redact_url(url), reason, advice) from error
 
 
 def redact_url(url: str) -> str:

@@ -1,7 +1,8 @@
 """Combines concurrent requests into batches, so that the requests in a batch share one round trip.
 
 No request is delayed to fill a batch: a batch starts in the next iteration of the event loop. Under load,
-requests queue up behind the batches in flight, so batches grow. Each caller gets its own response or error.
+requests wait while other batches are running, so batches become larger. Each caller gets its own response or
+error.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ E = TypeVar("E", bound=Exception)
 
 
 class Batcher(Generic[Request, Response]):
-    """Collects requests and passes them to `run_batch` in batches. Use it in one event loop only.
+    """Collects requests and passes them to `run_batch` in batches. Use a batcher in only one event loop.
 
-    `run_batch` returns a response, or an exception to raise, for each request, in order. If `run_batch`
-    itself raises, every request in the batch fails with that error. At most `max_concurrent` batches run at
-    the same time. A batch contains at most `max_items` requests. `weight` returns the weight of a request,
-    and the weights in a batch add up to at most `max_weight`. A request that is heavier than this is sent in
-    a batch of its own.
+    `run_batch` returns a response, or an exception to raise, for each request, in the same order. If
+    `run_batch` itself raises an error, every request in the batch fails with that error. At most
+    `max_concurrent` batches run at the same time.
+
+    A batch contains at most `max_items` requests. `weight` returns the weight of a request, and the weights
+    in a batch add up to at most `max_weight`. A heavier request is sent in a batch of its own.
     """
 
     def __init__(
@@ -103,7 +105,7 @@ class Batcher(Generic[Request, Response]):
 
 
 def resolve(future: asyncio.Future[Response], response: Response | Exception) -> None:
-    """Deliver a response or an error to the caller that awaits `future`, unless it has stopped waiting."""
+    """Deliver a response or an error to the caller that awaits `future`, if it is still waiting."""
     if future.done():
         return
     if isinstance(response, Exception):

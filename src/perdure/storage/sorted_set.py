@@ -1,6 +1,6 @@
 """A sorted set of tuples, stored in blocks. The memory engine uses it for its indexes.
 
-Adding, removing or finding a key takes O(log n) comparisons, and moves at most 1024 keys in a block.
+Adding, removing or finding a key takes O(log n) comparisons. Adding or removing one moves at most 1024 keys.
 The standard library has no sorted container, and this module is too short to justify a dependency.
 """
 

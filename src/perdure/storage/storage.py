@@ -19,6 +19,7 @@ from .limits import (
     check_changes,
     check_guard,
     check_integer,
+    check_lane_position,
     check_length,
     check_position,
     check_space,
@@ -30,6 +31,7 @@ from .records_and_changes import (
     Change,
     Committed,
     Guard,
+    LanePosition,
     Micros,
     PageRequest,
     Position,
@@ -52,7 +54,7 @@ class Storage:
 
     @property
     def write_error(self) -> StorageError | None:
-        """The error of the most recent failed write. None if a later write succeeded or none failed."""
+        """The error of the last failed write. None if no write has failed, or if a later write succeeded."""
         return self._write_error
 
     @property
@@ -70,7 +72,10 @@ class Storage:
         return (await self.get_many((address,), now=now))[0]
 
     async def get_many(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]:
-        """Return the live record, or None, for each address. Accept up to 100 addresses in any partitions."""
+        """Return the live record, or None, for each address.
+
+        There can be up to 100 addresses, in any partitions.
+        """
         self._check_open()
         check_length("addresses", addresses, MAX_ADDRESSES)
         check_integer("now", now)
@@ -109,8 +114,8 @@ class Storage:
     ) -> list[Record]:
         """Return up to `limit` live records after the position `after`, from one partition or from all.
 
-        A page has fewer than `limit` records if the listing ends, or if the bodies reach 8 MiB in total.
-        `is_last_page` distinguishes the two cases.
+        With `tag`, return only records that have this tag. A page has fewer than `limit` records if the
+        listing ends, or if the bodies reach 8 MiB in total. `is_last_page` distinguishes the two cases.
         """
         self._check_open()
         check_space(space, partition)
@@ -125,17 +130,22 @@ class Storage:
         )
         return await self._engine.page(request, now=now)
 
-    async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
-        """Return up to `limit` live records of a lane with `wake_at <= until`, earliest first.
+    async def due(
+        self, lane: str, *, until: Micros, limit: int, now: Micros, after: LanePosition | None = None
+    ) -> list[Record]:
+        """Return up to `limit` live records of a lane (timer queue) with `wake_at <= until`, earliest first.
 
-        Fewer records are returned if their bodies reach 8 MiB in total.
+        With `after`, return only records after this position. Return fewer records if their bodies reach 8
+        MiB in total.
         """
         self._check_open()
         check_text("lane", lane, MAX_LANE_BYTES)
         check_integer("until", until)
         check_integer("now", now)
         check_integer("limit", limit, 1, MAX_PAGE_RECORDS)
-        return await self._engine.due(lane, until=until, limit=limit, now=now)
+        if after is not None:
+            check_lane_position(after)
+        return await self._engine.due(lane, after=after, until=until, limit=limit, now=now)
 
     async def counts(self, space: Space, partition: str | None = None, *, now: Micros) -> Mapping[Tag, int]:
         """Return the number of live records for each tag, in one partition or across all partitions."""
@@ -168,8 +178,9 @@ class Storage:
     ) -> Watch:
         """Return a watch that wakes when a record, a partition of a space, or a whole space changes.
 
-        With `only_lanes`, it ignores commits through this storage that put no record into a lane, if the
-        engine can distinguish them.
+        With `only_lanes`, the watch ignores the changes of this client after which the record is in no lane
+        (timer queue). Purges and changes by other clients may still wake it. With DynamoDB, which does not
+        report changes, every watch wakes at regular intervals.
         """
         self._check_open()
         check_space(space, partition)
@@ -182,12 +193,15 @@ class Storage:
         return watch
 
     async def maintain(self, *, repair: bool = False) -> MaintenanceReport:
-        """Release unused space and check for damage. With `repair`, also correct wrong counters."""
+        """Release unused space and check for damage.
+
+        With `repair`, also correct wrong counters and indexes.
+        """
         self._check_open()
         return await self._engine.maintain(repair=repair)
 
     async def info(self) -> StorageInfo:
-        """Return facts about the server or file, for display. Code must not depend on these facts."""
+        """Return facts about the server or file, for display. Code must not depend on them."""
         self._check_open()
         return await self._engine.info()
 

@@ -16,10 +16,14 @@ HOUR: Micros = 60 * MINUTE
 DAY: Micros = 24 * HOUR
 
 Timestamp: TypeAlias = Annotated[Micros, msgspec.Meta(extra={"json": "time"})]
-"""A time in microseconds since the Unix epoch. JSON output recognizes this type by its metadata."""
+"""A time in microseconds since the Unix epoch. The command-line interface recognizes this type by its
+metadata, and shows the time as an ISO 8601 string in JSON output.
+"""
 
 Interval: TypeAlias = Annotated[Micros, msgspec.Meta(extra={"json": "interval"})]
-"""A duration in microseconds. JSON output recognizes this type by its metadata."""
+"""A duration in microseconds. The command-line interface recognizes this type by its metadata, and shows the
+duration in seconds in JSON output.
+"""
 
 Duration: TypeAlias = float | timedelta
 """A duration in the public API: a number of seconds, or a timedelta."""

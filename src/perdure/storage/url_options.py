@@ -24,6 +24,10 @@ def parse_options(query: str, options: type[T], location: str, help_text: str) -
 
 def convert_options(given: Mapping[str, str], options: type[T], location: str, help_text: str) -> T:
     """Convert `given` to an `options` struct. If a value is invalid, raise CannotOpen with `help_text`."""
+    known = {field.encode_name for field in msgspec.structs.fields(options)}
+    unknown = [name for name in given if name not in known]
+    if unknown and options.__struct_config__.forbid_unknown_fields:
+        raise CannotOpen(location, f"unknown option {unknown[0]!r}", help_text)
     try:
         return msgspec.convert(given, options, strict=False)
     except ValueError as error:  # its message contains the name of the option, but not its value

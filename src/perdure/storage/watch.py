@@ -1,4 +1,4 @@
-"""Watches, which wake a waiting caller when records change, and the registry of an engine's open watches."""
+"""Watches, which wake a waiting caller when records change, and the registry that contains them."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _WatchScope: TypeAlias = tuple[Space, str | None, str | None]
 
 
 class Watch:
-    """A subscription to changes to a record, a partition or a space. `Storage.watch` creates a watch."""
+    """A subscription to changes of a record, a partition or a space. Create it with `Storage.watch`."""
 
     def __init__(self, registry: WatchRegistry, scope: _WatchScope) -> None:
         self.scope = scope
         self.only_lanes = False
-        """Whether to ignore commits by this engine that put no record into a lane."""
+        """Whether to ignore this client's changes after which the record is in no lane (timer queue)."""
         self._closed = False
         self._registry = registry
         self._event = asyncio.Event()
 
     async def changed(self) -> None:
-        """Wait for a change. Return at once if there was a change since the previous call returned.
+        """Wait for a change. Return at once if there has been a change since the previous call returned.
 
-        Several changes may cause a single wake-up, and the caller may be woken even if nothing changed.
+        Several changes may cause a single wake-up, and the caller may be woken even if nothing has changed.
         """
         if not self._is_closed:
             await self._event.wait()
@@ -55,9 +55,10 @@ class Watch:
 
 
 class WatchRegistry:
-    """The open watches of one engine. Use it in one event loop only.
+    """The open watches of one engine. Use it in only one event loop.
 
-    `on_watched_changed` is called when the first watch is opened and when the last open watch is closed.
+    `on_watched_changed` is called when a watch is opened while no other is open, and when the last open watch
+    is closed.
     """
 
     def __init__(self, on_watched_changed: Callable[[], None] = lambda: None) -> None:
@@ -97,7 +98,7 @@ class WatchRegistry:
                     watch.wake()
 
     def wake_for(self, changes: Iterable[Change]) -> None:
-        """Wake the watches that cover changes which this engine has committed."""
+        """Wake the watches that cover at least one of these changes, which this engine has committed."""
         if not self._watches:
             return
         for change in changes:
@@ -114,13 +115,13 @@ class WatchRegistry:
                 watch.wake()
 
     def close(self) -> None:
-        """Make every call of `changed` raise StorageClosed, including calls that are waiting."""
+        """Make every call to `changed` raise StorageClosed, including calls that are waiting."""
         self.is_closed = True
         self.wake_all()
 
 
 def _lane_after(change: Change) -> str | None:
-    """Return the lane in which a change leaves its record."""
+    """Return the lane that a record is in after a change, or None if it is in no lane or was deleted."""
     match change:
         case Insert(record=record) | InsertIfAbsent(record=record) | Replace(after=record):
             return record.lane

@@ -1,9 +1,10 @@
-"""Maintenance: scans the table, checks and repairs the counters, and deletes orphaned body parts.
+"""Maintenance: scans the table, checks and repairs the counters, and deletes orphaned parts of bodies.
 
 Other clients may write during the scan, so everything that seems wrong is checked again. To check a counter,
-the records are counted between two reads of the counter, which must not change in between. A total is
-reported only if it does not change during a second scan, and is still wrong afterwards. Body parts are
-deleted in a transaction which checks that their record does not refer to them.
+the counter is read, the records are counted, and the counter is read again. The result is valid only if the
+counter has not changed in between. A total, which is the sum of several counters, is reported only if it does
+not change during a second scan and is still wrong afterwards. A part of a body is orphaned if its record does
+not refer to it. The transaction that deletes the part checks this condition.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from contextlib import suppress
 from typing import TypeAlias
 
 from ..contract import MaintenanceReport, counter_finding
-from ..page_builder import Damaged
+from ..damaged_record import Damaged
 from ..records_and_changes import Space, Tag
 from ..request_batcher import batched
 from ..shards import SHARD_COUNT, shard_of
@@ -43,12 +44,12 @@ from .items import (
     tag_in,
     total_key,
 )
-from .reader import Reader
+from .partition_reader import PartitionReader
 from .table_client import MAX_BATCH_GET, RECORD_PROJECTION, ConditionFailed, Parameters, Table
 from .transaction import Transaction
 
 SpaceShard: TypeAlias = tuple[Space, int]
-"""A space and a shard number. Each such pair has a total: the sum of the space's counters in the shard."""
+"""A space and a shard number. Each pair has a total: the sum of the space's counters in the shard."""
 
 MAX_TAGS_PER_UPDATE = 100
 """Maximum number of tags in one update. DynamoDB limits an update expression to 4 KB."""
@@ -67,15 +68,15 @@ class TableScan:
         self.counters: dict[SpacePartition, StoredCounter] = {}
         self._undecodable: list[Key] = []
         self._bodies: dict[str, tuple[Key, int]] = {}
-        """Maps the id of each split body to the record's key and the number of body parts."""
+        """Maps the id of each split body to the key of its record and the number of its parts."""
         self._parts: defaultdict[str, list[Item]] = defaultdict(list)
 
     def suspect_counters(self) -> list[SpacePartition]:
-        """Return the spaces and partitions whose counter does not match the records that the scan found."""
+        """Return each space and partition whose counter does not match the records that the scan found."""
         return [each for each, counted in self.records.items() if self.counters[each].counts != counted]
 
     def empty_counters(self) -> dict[SpacePartition, int]:
-        """Return the spaces and partitions whose counter is empty, with the revision of each counter."""
+        """Return the revision of each empty counter, by space and partition."""
         return {
             each: stored.revision
             for each, stored in self.counters.items()
@@ -83,20 +84,20 @@ class TableScan:
         }
 
     def expected_totals(self) -> dict[SpaceShard, Counter[Tag]]:
-        """Return the correct total for each space and shard: the sum of the counters that the scan found."""
+        """Return the sum of the scanned counters for each space and shard."""
         totals: defaultdict[SpaceShard, Counter[Tag]] = defaultdict(Counter)
         for (space, partition), stored in self.counters.items():
             totals[space, shard_of(partition)].update(stored.counts)
         return totals
 
     def suspect_records(self) -> list[Key]:
-        """Return the keys of records that seem to be damaged."""
+        """Return the keys of the records that seem to be damaged."""
         bodies = self._bodies.items()
         incomplete = [key for body_id, (key, parts) in bodies if len(self._parts.get(body_id, ())) != parts]
         return self._undecodable + incomplete
 
     def orphaned_bodies(self) -> list[list[Item]]:
-        """Return the parts of each body that no record refers to. Omit the bodies of damaged records."""
+        """For each body that no record refers to, return its parts. Omit the bodies of damaged records."""
         orphaned = [parts for body_id, parts in self._parts.items() if body_id not in self._bodies]
         damaged = set(self._undecodable)
         return [parts for parts in orphaned if owner_of(parts[0]) not in damaged]
@@ -129,13 +130,13 @@ async def scan_table(table: Table) -> TableScan:
     return scan
 
 
-async def maintain(table: Table, reader: Reader, *, repair: bool) -> MaintenanceReport:
+async def maintain(table: Table, reader: PartitionReader, *, repair: bool) -> MaintenanceReport:
     scan = await scan_table(table)
     findings: list[str] = []
     for each in scan.suspect_counters():
         findings += await _check_partition(table, each, repair=repair)
     findings += await _check_totals(table, scan, repair=repair)
-    # Records that seem to be damaged may have been replaced during the scan. With now=0, none has expired.
+    # Read these records again: they may have been replaced during the scan. With now=0, none has expired.
     records = await reader.records(scan.suspect_records(), now=0)
     findings += [str(each) for each in records.values() if isinstance(each, Damaged)]
     for each, revision in scan.empty_counters().items():
@@ -145,7 +146,7 @@ async def maintain(table: Table, reader: Reader, *, repair: bool) -> Maintenance
 
 
 async def _check_partition(table: Table, partition: SpacePartition, *, repair: bool) -> list[str]:
-    """Count the records of a partition between two reads of its counter. Return the problems found.
+    """Compare a counter with the records of its partition, and return the problems that were found.
 
     If `repair` is true, also correct the counter. If the counter changes during every attempt, return [].
     """
@@ -176,7 +177,7 @@ async def _count_records(table: Table, partition: SpacePartition) -> Counter[Tag
 async def _repair_counter(
     table: Table, partition: SpacePartition, before: StoredCounter, wrong: Mapping[Tag, int]
 ) -> bool:
-    """Add the numbers in `wrong` to a counter and to its shard's total.
+    """Add the numbers in `wrong` to a counter and to the total of its shard.
 
     Return False if the counter has changed since it was read as `before`.
     """
@@ -191,9 +192,9 @@ async def _repair_counter(
 
 
 async def _check_totals(table: Table, scan: TableScan, *, repair: bool) -> list[str]:
-    """Check that each total is the sum of its shard's counters. Return the problems found.
+    """Check that each total is the sum of the counters in its shard. Return the problems that were found.
 
-    If a total seems to be wrong, scan the table again, and ignore the total if it has changed meanwhile.
+    If a total seems to be wrong, scan the table again. Ignore a total that has changed in the meantime.
     """
     shards = [
         (space, shard) for space in {space for space, _ in scan.records} for shard in range(SHARD_COUNT)
@@ -205,7 +206,7 @@ async def _check_totals(table: Table, scan: TableScan, *, repair: bool) -> list[
     second_scan = await scan_table(table)
     after: dict[SpaceShard, StoredCounter] = {}
     for batch in batched(list(suspects), MAX_BATCH_GET):
-        # A transactional read includes every transaction that the scan has seen.
+        # A transactional read sees every transaction that the scan has seen.
         after |= await read_counters(table.get_transactional, {each: total_key(*each) for each in batch})
     unchanged = {each: total for each, total in after.items() if total.revision == before[each].revision}
     findings: list[str] = []
@@ -228,7 +229,7 @@ def _wrong_totals(
 async def _repair_total(
     table: Table, shard: SpaceShard, before: StoredCounter, wrong: Mapping[Tag, int]
 ) -> None:
-    """Correct a total. If another client has changed it, leave it to the next maintenance run."""
+    """Correct a total. If another client has changed it in the meantime, do nothing."""
     with suppress(ConditionFailed):
         for n, deltas in enumerate(batched(list(wrong.items()), MAX_TAGS_PER_UPDATE)):
             condition = revision_condition(before.revision + n)
@@ -243,7 +244,7 @@ async def _delete_empty_counter(table: Table, partition: SpacePartition, revisio
 
 
 async def _delete_orphaned_body(table: Table, parts: Sequence[Item]) -> int:
-    """Delete the parts of a body, unless the record refers to them. Return the number of bytes deleted."""
+    """Delete the parts of a body, unless their record refers to them. Return the number of deleted bytes."""
     body_id = parts[0]["pk"]["S"].partition("#")[2]
     check = {
         "Key": owner_of(parts[0]).item,
@@ -259,7 +260,7 @@ async def _delete_orphaned_body(table: Table, parts: Sequence[Item]) -> int:
 
 
 def _differences(stored: Mapping[Tag, int], actual: Mapping[Tag, int]) -> dict[Tag, int]:
-    """Return, for each tag with a wrong count, the number that must be added to the stored count."""
+    """For each tag whose count is wrong, return the number that must be added to the count."""
     deltas = {tag: actual.get(tag, 0) - stored.get(tag, 0) for tag in {**stored, **actual}}
     return {tag: delta for tag, delta in deltas.items() if delta}
 

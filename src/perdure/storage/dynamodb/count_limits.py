@@ -1,10 +1,11 @@
 """Enforces guards. A guard limits how many live records with certain tags a partition may contain.
 
-The limit is checked by a condition on the counter item of the partition, which has a count for each tag. A
+The limit is enforced by a condition on the counter of the partition, an item that has a count for each tag. A
 condition in DynamoDB cannot add numbers. Therefore the limit of a guard with several tags is split into one
-limit for each tag, according to the last known counts. The tag limits never add up to more than the guard's
-limit. A tag limit may be too low for a commit that the guard should admit. The condition then fails, DynamoDB
-returns the stored counts, and the next attempt splits the guard's limit according to these counts.
+limit for each tag, according to the last known counts. The limits of the tags never add up to more than the
+limit of the guard. However, the limit of one tag may be too low for a commit that the guard should admit. The
+condition then fails, DynamoDB returns the stored counts, and the next attempt splits the limit according to
+these counts.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ from .table_client import Table
 from .transaction import PendingCommit, Transaction
 
 MAX_CACHED_COUNTERS = 10_000
-"""Maximum number of counters whose last known counts are cached. A full cache is cleared."""
+"""Maximum number of counters whose last known counts are cached. When the cache is full, it is cleared."""
 
 
 class Guards:
-    """Enforces guards by adding conditions to transactions. Caches the last known counts of each counter."""
+    """Enforces guards by adding conditions to transactions.
+
+    It caches the last known counts of each counter.
+    """
 
     def __init__(self, table: Table, on_commit: Callable[[Iterable[Address]], None]) -> None:
         self._table = table
@@ -80,9 +84,9 @@ class Guards:
         self._cache_counts(scope, counts)
 
     async def purge_or_refuse(self, pending: PendingCommit) -> Refused | None:
-        """Return Refused if a commit exceeds the limit of its guard, or None if it can be tried again.
+        """Return Refused if a commit exceeds its guard's limit, or None if the commit should be tried again.
 
-        If expired records are included in the count, purge them to make room, and return None.
+        If the count includes expired records, purge some of them to make room, and return None.
         """
         guard, scope = pending.guard, guarded_partition(pending)
         if guard is None or scope is None or pending.refusing_counter is None or fits_limit([pending]):
@@ -108,14 +112,20 @@ class Guards:
 
 
 def guarded_partition(pending: PendingCommit) -> SpacePartition | None:
-    """Return the space and partition whose counter limits the commit, or None if no guard applies."""
+    """Return the space and partition whose counter limits the commit.
+
+    Return None if the commit has no guard or does not increase the guarded count.
+    """
     if pending.guard is None or pending.guard_delta(pending.guard) <= 0:
         return None
     return pending.guard.space, pending.partition
 
 
 def fits_limit(pendings: Sequence[PendingCommit]) -> bool:
-    """Return whether all commits in `pendings` together stay within the limit of the guard they share."""
+    """Return whether commits with the same guard together stay within the limit of the guard.
+
+    If the counter has not refused these commits yet, return True.
+    """
     guard, stored = pendings[0].guard, pendings[0].refusing_counter
     if guard is None or stored is None:
         return True
@@ -124,10 +134,11 @@ def fits_limit(pendings: Sequence[PendingCommit]) -> bool:
 
 
 def split_limit(room: int, counts: Mapping[Tag, int], tags: Iterable[Tag]) -> dict[Tag, int]:
-    """Split `room` into a limit for each tag: the tag's count in `counts` plus an equal share of the rest.
+    """Split the total limit `room` into a limit for each tag.
 
-    If the counts add up to more than `room`, they are out of date and are ignored. If `room` is negative,
-    each limit is -1, so that the condition always fails.
+    The limit of a tag is its count in `counts` plus an equal share of the rest. If the counts add up to more
+    than `room`, they are out of date and are ignored. If `room` is negative, each limit is -1, so that the
+    condition always fails.
     """
     names = sorted(tags)
     if room < 0:

@@ -1,12 +1,17 @@
 """Counters: the number of records with each tag, updated in the same transactions as the records.
 
-Each pair of a space and a partition has a counter: an item with a count for each tag. Expired records are
-counted until they are purged. The number of live records is the count minus the number of expired records
-that an index returns. The attribute `expiries` increases whenever an expired record is deleted or
-overwritten. If `expiries` is the same before and after the index is queried, no record was subtracted twice
-or missed. The attribute `revision` increases whenever the counter is updated, so that a repair can detect
-concurrent updates. If a counter is deleted and created again, its revision starts again at 1. Therefore a
-counter is deleted only if it is empty: its attribute `records`, the sum of the counts, is 0.
+A tag is a label that a record has, such as the status of a task. Each pair of a space (a kind of record) and
+a partition has a counter: an item with a count for each tag.
+
+Expired records are counted until they are purged. The number of live records is therefore the count minus the
+number of expired records, which are found with an index. The attribute `expiries` of a counter increases
+whenever an expired record is deleted or overwritten. If `expiries` is the same before and after the index is
+queried, no expired record was subtracted twice or missed.
+
+The attribute `revision` increases whenever a counter is updated, so that a repair can detect concurrent
+updates. A counter that is deleted and created again starts at revision 1. Therefore a counter is deleted only
+if its revision has not changed since it was read, and if its attribute `records`, the sum of its counts, is
+0.
 """
 
 from __future__ import annotations
@@ -53,8 +58,8 @@ def decode_counter(item: Item | None) -> StoredCounter:
 def subtract_expired(counts: Mapping[Tag, int], expired: Iterable[Tag]) -> dict[Tag, int]:
     """Return the number of live records with each tag: the count minus the number of expired records.
 
-    `expired` contains the tag of each expired record. Tags without live records are omitted. If an index is
-    out of date, the number of expired records can exceed the count. The tag is then omitted too.
+    `expired` contains the tag of each expired record. Tags without live records are omitted. If the index is
+    out of date, `expired` can contain a tag more often than it was counted; the tag is then omitted, too.
     """
     subtracted = Counter(expired)
     return {tag: count - subtracted[tag] for tag, count in counts.items() if count > subtracted[tag]}
@@ -87,14 +92,14 @@ async def read_counter(read: ReadItems, space: Space, partition: str) -> StoredC
 async def read_counters(read: ReadItems, keys: Mapping[K, Key]) -> dict[K, StoredCounter]:
     """Read several counters. `keys` maps names to keys, and the result maps the same names to counters.
 
-    A counter that does not exist is returned as an empty counter.
+    If a counter does not exist, the result contains an empty counter.
     """
     found = await read(list(keys.values()))
     return {name: decode_counter(found.get(key)) for name, key in keys.items()}
 
 
 async def find_expired(table: Table, space: Space, partition: str, until: Micros) -> list[ExpiredRecord]:
-    """Return the records of a partition that expire at or before `until`, earliest expiry first."""
+    """Return the records of a partition that expire at or before `until`, sorted by expiry time."""
     query: Parameters = {
         "IndexName": EXPIRY,
         "ConsistentRead": True,
@@ -112,7 +117,7 @@ async def find_expired(table: Table, space: Space, partition: str, until: Micros
 
 
 def counter_update(deltas: Mapping[Tag, int], *, expiry: bool = False) -> dict[str, Any]:
-    """Return an update that adds `deltas` to the counts and, if `expiry` is true, increases `expiries`."""
+    """Return an update that adds `deltas` to the counts and, if `expiry` is true, 1 to `expiries`."""
     names = {"#revision": "revision", "#records": "records"}
     values = {":one": {"N": "1"}, ":records": {"N": str(sum(deltas.values()))}}
     parts = ["#revision :one", "#records :records"]

@@ -1,7 +1,8 @@
-"""The DynamoDB engine, which stores all records in one table. Any number of processes can share the table.
+"""The DynamoDB engine, which stores all records in one table. Several processes can share the table.
 
 Reads within a partition return the newest records. Reads across partitions use global indexes, which may be
-up to `lag` seconds out of date. `writer` implements commits. `reader` and `global_index` implement reads.
+up to `lag` seconds out of date. `writer` implements commits. `partition_reader` and `cross_partition_reader`
+implement reads.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from ..records_and_changes import (
     Change,
     Committed,
     Guard,
+    LanePosition,
     Micros,
     PageRequest,
     Purged,
@@ -27,15 +29,17 @@ from ..records_and_changes import (
 from ..watch import Watch, WatchRegistry
 from .consistency_repair import maintain
 from .counters import read_with_expired, subtract_expired
-from .global_index import GlobalIndexes
+from .cross_partition_reader import CrossPartitionReader
 from .location import parse_url
-from .reader import Reader
+from .partition_reader import PartitionReader
 from .table_client import Table
 from .table_setup import check_table, create_table
 from .writer import Writer
 
 POLL_SECONDS = 1.0
-"""Seconds between wake-ups. Watches wake at regular intervals, because DynamoDB does not report changes."""
+"""Number of seconds between two wake-ups of all watches. DynamoDB does not report changes, so callers that
+wait for a change are woken at regular intervals, and read again.
+"""
 
 
 async def open_engine(url: str) -> DynamoEngine:
@@ -69,8 +73,8 @@ class DynamoEngine(Engine):
     def __init__(self, table: Table) -> None:
         self._table = table
         self._watches = WatchRegistry(on_watched_changed=self._update_waker)
-        self._reader = Reader(table)
-        self._global_indexes = GlobalIndexes(table, self._reader, self._watches.wake)
+        self._reader = PartitionReader(table)
+        self._cross_partition = CrossPartitionReader(table, self._reader, self._watches.wake)
         self._writer = Writer(table, self._watches.wake)
         self._waker: asyncio.Task[None] | None = None
         self._calls = CallTracker()
@@ -88,23 +92,25 @@ class DynamoEngine(Engine):
     async def page(self, request: PageRequest, *, now: Micros) -> list[Record]:
         with self._calls:
             if request.partition is None:
-                return await self._global_indexes.page(request, now)
+                return await self._cross_partition.page(request, now)
             return await self._reader.page(request, request.partition, now)
 
-    async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
+    async def due(
+        self, lane: str, *, after: LanePosition | None, until: Micros, limit: int, now: Micros
+    ) -> list[Record]:
         with self._calls:
-            return await self._global_indexes.due(lane, until, limit, now)
+            return await self._cross_partition.due(lane, after, until, limit, now)
 
     async def counts(self, space: Space, partition: str | None, *, now: Micros) -> Mapping[Tag, int]:
         with self._calls:
             if partition is None:
-                return await self._global_indexes.counts(space, now)
+                return await self._cross_partition.counts(space, now)
             stored, expired = await read_with_expired(self._table, space, partition, now)
             return subtract_expired(stored.counts, [each.tag for each in expired])
 
     async def purge(self, *, until: Micros, limit: int) -> list[Purged]:
         with self._calls:
-            return await self._global_indexes.purge(until, limit)
+            return await self._cross_partition.purge(until, limit)
 
     def watch(self, space: Space, partition: str | None, key: str | None) -> Watch:
         return self._watches.watch((space, partition, key))
@@ -129,7 +135,10 @@ class DynamoEngine(Engine):
         self._waker = asyncio.get_running_loop().create_task(self._wake_all()) if is_needed else None
 
     async def _wake_all(self) -> None:
-        """Wake all watches at the same time, once a second, so that the reads that follow share requests."""
+        """Wake all watches once a second.
+
+        Because all watches wake together, their callers read at the same time, and the reads share requests.
+        """
         while True:
             await asyncio.sleep(POLL_SECONDS)
             self._watches.wake_all()

@@ -1,6 +1,6 @@
 """Translates AWS errors into storage errors, based on error codes and types, not on messages.
 
-Three questions are answered here. Did the server reject the request, so that nothing was done? Was the
+This module answers three questions. Did the server reject the request, so that nothing was written? Was the
 response lost, so that the outcome is unknown? Can the same request succeed later?
 """
 
@@ -25,12 +25,12 @@ from ..errors import (
 )
 
 DRIVER_ERRORS = (exceptions.ClientError, exceptions.BotoCoreError, ResponseParserError)
-"""All exceptions that a request can raise when DynamoDB or the connection fails."""
+"""The exceptions that a request can raise when DynamoDB or the connection fails."""
 DriverFailure: TypeAlias = exceptions.ClientError | exceptions.BotoCoreError | ResponseParserError
 
 CONDITION_FAILED = "ConditionalCheckFailed"
 NO_REASON = "None"
-"""The reason code of an item that did not cause the transaction to be cancelled."""
+"""The reason code of an item that did not cause the cancellation of its transaction."""
 _CONDITION_FAILED_ALONE = "ConditionalCheckFailedException"
 _CANCELED = "TransactionCanceledException"
 _CONFLICT = {"TransactionConflict", "TransactionConflictException", "ReplicatedWriteConflictException"}
@@ -64,19 +64,22 @@ _NO_CREDENTIALS = (
 
 
 class CancellationReason(TypedDict, total=False):
-    """The reason that DynamoDB reports for one item of a cancelled transaction."""
+    """The reason that DynamoDB returns for one item of a cancelled transaction."""
 
     Code: str
     Item: Mapping[str, Mapping[str, str]]
 
 
 def error_code(error: DriverFailure) -> str:
-    """Return DynamoDB's error code, or an empty string if there was no response."""
+    """Return the error code of DynamoDB, or an empty string if there was no response."""
     return _response(error).get("Error", {}).get("Code", "")
 
 
 def cancellation_reasons(error: DriverFailure) -> Sequence[CancellationReason]:
-    """Return a reason for each item of a rejected write, in item order. For any other error, return ()."""
+    """Return a reason for each item of a rejected write, in the order of the items.
+
+    For any other error, return an empty sequence.
+    """
     response = _response(error)
     if error_code(error) == _CONDITION_FAILED_ALONE:
         return [{"Code": CONDITION_FAILED, "Item": response.get("Item", {})}]
@@ -122,10 +125,10 @@ def is_access_denied(error: DriverFailure) -> bool:
 
 
 def as_storage_error(error: DriverFailure, name: str, *, writes: bool, maybe_applied: bool) -> StorageError:
-    """Return the storage error that corresponds to a driver error. The caller sets `__cause__`.
+    """Return the storage error that corresponds to a driver error. The caller must set its `__cause__`.
 
     `writes` is true if the request was a write. `maybe_applied` is true if DynamoDB may have applied the
-    request, in this attempt or in an earlier one.
+    request in this attempt or in an earlier one.
     """
     if writes and maybe_applied:
         what = "no response to a write; it may have been applied, so read before writing again"
@@ -141,18 +144,19 @@ def _classify(error: DriverFailure, *, writes: bool) -> tuple[type[StorageError]
     if codes & _FULL:
         return StorageFull, "a partition has reached DynamoDB's limit of 10 GB; delete records"
     if writes and is_access_denied(error):
-        return StorageReadOnly, "the AWS credentials do not allow writes; see docs/dynamodb.md for a policy"
+        remedy = "grant the permissions that docs/reference/dynamodb.md lists"
+        return StorageReadOnly, f"the AWS credentials do not allow writes; {remedy}"
     if is_transient(error) or is_bad_credentials(error):
         return StorageUnavailable, "the table is unreachable or throttled"
     return StorageFailed, "DynamoDB failed"
 
 
 def _codes_of(error: DriverFailure) -> set[str]:
-    """Return a set with DynamoDB's error code or, for a cancelled transaction, the items' reason codes."""
+    """Return a set with the error code or, for a cancelled transaction, the reason codes of its items."""
     code = error_code(error)
     return {reason.get("Code", "") for reason in cancellation_reasons(error)} if code == _CANCELED else {code}
 
 
 def _response(error: DriverFailure) -> Mapping[str, Any]:
-    """Return DynamoDB's response, or an empty mapping if there was no response."""
+    """Return the response of DynamoDB, or an empty mapping if there was no response."""
     return cast("Any", error).response if isinstance(error, exceptions.ClientError) else {}

@@ -7,20 +7,35 @@
     total#SHARD#SPACE           total      a total: the sum of the counters of all partitions in a shard
     format                      format     the version of the stored format
 
-The space is percent-encoded, so that it contains no `#`. The attributes `place`, `tagged_place` and
-`timer_place` are the sort keys of the indexes. A sort key is a string that sorts like the tuple of its parts:
-numbers have a fixed width, and names are separated by NUL, which no name contains and which sorts before any
-other character. A change to this module can make stored data unreadable.
+A tag is a label by which records are indexed and counted. Each partition belongs to one of a fixed number of
+shards, so that the load of an index is spread over several parts of the table. The space is percent-encoded,
+so that it contains no `#`.
+
+The attributes `place`, `tagged_place` and `timer_place` are sort keys of the indexes. A sort key is a string
+that sorts like the tuple of its parts: numbers have a fixed width, and names are separated by NUL, which no
+name contains and which sorts before any other character. A change to this module can make stored data
+unreadable.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 from typing import NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
-from ..page_builder import Damaged
-from ..records_and_changes import Address, Micros, Position, Record, RecordState, Space, Tag, is_live
+from ..damaged_record import Damaged
+from ..records_and_changes import (
+    Address,
+    LanePosition,
+    Micros,
+    Position,
+    Record,
+    RecordState,
+    Space,
+    Tag,
+    is_live,
+)
 from ..shards import shard_of
 
 Item: TypeAlias = Mapping[str, Mapping[str, str]]
@@ -42,18 +57,20 @@ FORMAT_VERSION = 1
 """The version of the stored format. Increase it if older versions of perdure would misread new data."""
 FORMAT_KEY = Key("format", "format")
 MAX_INLINE_BODY_BYTES = 380_000
-"""Maximum size in bytes of a body, or of a body part, in one item. DynamoDB limits a whole item to 400 KB."""
+"""Maximum size in bytes of a body, or of a part of a body, in one item. DynamoDB limits an item to 400 KB."""
 TIMER_SHARD_COUNT = 8
-"""Number of shards of the timer index for each lane. DynamoDB accepts 1,000 writes a second to one shard."""
+"""Number of shards of the timer index for each lane (timer queue). DynamoDB accepts 1,000 writes a second to
+one shard.
+"""
 TTL_DELAY: Micros = 7 * 86_400_000_000
-"""Microseconds between the expiry of a record and the time when DynamoDB may delete the record's items."""
+"""Minimum number of microseconds between the expiry of a record and the deletion of its items by DynamoDB."""
 
 ORDER_NAME: Mapping[str, str] = {"#order": "order"}
-"""Maps the placeholder `#order` to the attribute `order`, which is a reserved word in DynamoDB."""
+"""Maps the placeholder `#order` to the attribute `order`, whose name is a reserved word in DynamoDB."""
 
 
 class StoredState(NamedTuple):
-    """The fields of a stored record that are needed to decide on a change, and to delete body parts."""
+    """The fields of a stored record that decide the result of a change or locate the parts of the body."""
 
     version: int
     order: Micros
@@ -63,7 +80,10 @@ class StoredState(NamedTuple):
     body_parts: int = 0
 
     def state(self, now: Micros) -> RecordState | None:
-        """Return the fields that the function `decide` needs, or None if the record has expired at `now`."""
+        """Return the state to pass to `records_and_changes.decide`.
+
+        Return None if the record has expired at `now`.
+        """
         return RecordState(self.version, self.order, self.tag) if self.is_live(now) else None
 
     def is_live(self, now: Micros) -> bool:
@@ -71,7 +91,7 @@ class StoredState(NamedTuple):
 
 
 class ExpiredRecord(NamedTuple):
-    """The fields of an expired record that are needed to delete it. The expiry indexes contain them."""
+    """The fields that are needed to delete an expired record. The expiry indexes contain these fields."""
 
     expires_at: Micros
     address: Address
@@ -100,7 +120,7 @@ def total_key(space: Space, shard: int) -> Key:
 
 
 def part_keys(body_id: str | None, parts: int) -> list[Key]:
-    """Return the keys of a body's parts. If the body is not split, `body_id` is None and the result is []."""
+    """Return the keys of the parts of a body, or [] if `body_id` is None because the body is not split."""
     return [] if body_id is None else [Key(f"body#{body_id}", f"{number:02}") for number in range(parts)]
 
 
@@ -125,8 +145,8 @@ def tag_sort_key(tag: Tag, position: Position) -> str:
     return f"{tag}\0{sort_key(position)}"
 
 
-def timer_sort_key(record: Record) -> str:
-    return f"{record.wake_at or 0:016}#{record.key}\0{record.partition}\0{record.space}"
+def timer_sort_key(position: LanePosition) -> str:
+    return f"{position.wake_at:016}#{position.key}\0{position.partition}\0{position.space}"
 
 
 def space_shard(shard: int, space: Space) -> str:
@@ -174,12 +194,16 @@ def encode_record(record: Record, body: Mapping[str, Mapping[str, str]]) -> dict
         item["lane"] = {"S": record.lane}
         item["wake_at"] = {"N": str(record.wake_at)}
         item["timer_shard"] = {"S": timer_shard(shard % TIMER_SHARD_COUNT, record.lane)}
-        item["timer_place"] = {"S": timer_sort_key(record)}
+        item["timer_place"] = {"S": timer_sort_key(record.lane_position)}
     return item
 
 
 def encode_body_part(key: Key, text: str, record: Record) -> dict[str, Mapping[str, str]]:
-    """Return the item of a body part. It includes the record's key, so that orphans can be recognized."""
+    """Return the item that stores a part of a body.
+
+    The item contains the key of the record, so that `maintain` can find parts that the record no longer
+    refers to.
+    """
     parent = record_key(record.address)
     return {
         **key.item,
@@ -192,10 +216,13 @@ def encode_body_part(key: Key, text: str, record: Record) -> dict[str, Mapping[s
 
 
 def _ttl_attribute(record: Record) -> dict[str, Mapping[str, str]]:
-    """Return the attribute that sets when DynamoDB deletes the item, or {} if the record never expires."""
+    """Return the attribute that decides when DynamoDB deletes the item, or {} if the record never expires.
+
+    The attribute is a Unix time in seconds. It is rounded up, so that the item is not deleted too early.
+    """
     if record.expires_at is None:
         return {}
-    return {"removed_after": {"N": str((record.expires_at + TTL_DELAY) // 1_000_000)}}
+    return {"removed_after": {"N": str(ceil((record.expires_at + TTL_DELAY) / 1_000_000))}}
 
 
 def decode_record(item: Item, body: str) -> Record | Damaged:
@@ -264,7 +291,10 @@ def _damaged(item: Item, error: KeyError | ValueError) -> Damaged:
 
 
 def owner_of(item: Item) -> Key:
-    """Return the key of the record that a body part belongs to. For any other item, return its own key."""
+    """Return the key of the record to which a part of a body belongs.
+
+    For any other item, return the key of the item itself.
+    """
     if "record_pk" in item:
         return Key(item["record_pk"]["S"], item["record_sk"]["S"])
     return item_key(item)
@@ -291,13 +321,13 @@ def needs_split(body: str) -> bool:
 
 
 def split_body(body: str) -> list[str]:
-    """Split a body into parts that each fit in one item. Never split a character."""
+    """Split a body into parts, each of which fits into one item. Do not split a character."""
     raw = body.encode()
     parts: list[str] = []
     start = 0
     while start < len(raw):
         end = min(start + MAX_INLINE_BODY_BYTES, len(raw))
-        while end < len(raw) and raw[end] & 0xC0 == 0x80:  # within a character
+        while end < len(raw) and raw[end] & 0xC0 == 0x80:  # a byte within a character
             end -= 1
         parts.append(raw[start:end].decode())
         start = end

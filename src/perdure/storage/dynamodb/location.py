@@ -26,12 +26,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     endpoint_url: str | None = None
     """The URL of a private endpoint or a local server. The default is the public endpoint of the region."""
     region_name: str | None = None
+    """The AWS region of the table. The default is the region that the AWS environment or profile sets."""
     profile_name: str | None = None
     """The name of the AWS profile that provides the region and the credentials."""
     attempts: Annotated[int, msgspec.Meta(ge=1, le=100)] = 10
     """Maximum number of attempts to send a request, including the first attempt."""
     timeout: Annotated[float, msgspec.Meta(gt=0, le=60)] = 10.0
-    """Seconds to wait for a connection or a response."""
+    """Number of seconds to wait for a connection or a response."""
     connections: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 64
     """Maximum number of open connections to DynamoDB."""
 
@@ -57,7 +58,8 @@ def parse_url(url: str) -> Location:
     table = unquote(parts.netloc)
     is_valid = url.startswith("dynamodb://") and _TABLE.fullmatch(table)
     if not is_valid or parts.path.strip("/") or parts.fragment:
-        raise CannotOpen("dynamodb://...", "the URL does not contain a valid table name", _URL_HELP)
+        reason = "the URL does not have the form dynamodb://TABLE?OPTIONS"
+        raise CannotOpen("dynamodb://...", reason, _URL_HELP)
     shown = f"dynamodb://{table}"
     options = parse_options(parts.query, Options, shown, _OPTIONS_HELP)
     if "@" in (options.endpoint_url or ""):

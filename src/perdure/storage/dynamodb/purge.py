@@ -1,4 +1,4 @@
-"""Deletes expired records and the parts of their bodies, and subtracts the records from the counters."""
+"""Deletes expired records and the parts of their bodies, and subtracts these records from the counters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .table_client import Table
 from .transaction import Transaction
 
 MAX_PURGED_PER_TRANSACTION = 30
-"""Maximum number of records to purge in one transaction, which has at most 100 items. A record may need 3."""
+"""Maximum number of records to purge in one transaction, which can have 100 items. A record may need 3."""
 MAX_ATTEMPTS = 20
 """Maximum number of attempts to purge a batch of records that other clients keep changing."""
 
@@ -23,10 +23,10 @@ MAX_ATTEMPTS = 20
 async def purge_expired(
     table: Table, expired: Iterable[ExpiredRecord], until: Micros
 ) -> AsyncGenerator[Sequence[ExpiredRecord]]:
-    """Delete the records in `expired` that still expire at or before `until`, in several transactions.
+    """Delete the records in `expired` whose stored expiry time is still `until` or earlier.
 
-    Yield the deleted records of each transaction. `expired` may contain a record twice, because an index can
-    list a record twice if its expiry time changes.
+    Use several transactions, and yield the deleted records of each transaction. `expired` may contain a
+    record twice, because a record whose expiry time has just changed can appear twice in an index.
     """
     unique = {each.address: each for each in expired}.values()
     neighbours = sorted(unique, key=lambda each: (shard_of(each.address.partition), each.address))
@@ -38,7 +38,7 @@ async def purge_expired(
 
 
 async def delete_body_parts(table: Table, keys: Sequence[Key]) -> None:
-    """Delete body parts that no record refers to. If that fails, `maintain` deletes the parts later."""
+    """Delete body parts that no record refers to. If this fails, `maintain` deletes them later."""
     with suppress(StorageError):
         await table.delete(keys)
 
@@ -46,7 +46,10 @@ async def delete_body_parts(table: Table, keys: Sequence[Key]) -> None:
 async def _purge_batch(
     table: Table, expired: Sequence[ExpiredRecord], until: Micros
 ) -> Sequence[ExpiredRecord]:
-    """Delete the records that still expire at or before `until`, in one transaction, and return them."""
+    """Delete the records in `expired` whose stored expiry time is still `until` or earlier.
+
+    Use one transaction, and return the deleted records.
+    """
     left = dict(enumerate(expired))
 
     def on_failure(index: int, item: Item | None) -> None:

@@ -1,9 +1,9 @@
 """Sends requests to the table, and retries them after temporary errors.
 
-The driver's own retries are disabled. It is safe to send a request again, even if the first one was applied:
-reads and deletions have no further effect, DynamoDB recognizes a repeated transaction by its token, and the
-condition of a single write is no longer met. Requests and items are plain mappings in the format of
-DynamoDB's API.
+The driver's own retries are disabled. It is safe to send a request again, even if DynamoDB has applied it:
+repeating a read or a deletion changes nothing, DynamoDB recognizes a repeated transaction by its token, and
+the condition of a repeated single write is no longer met. Requests and items are plain mappings in the format
+of DynamoDB's API.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from .errors import (
 )
 from .items import ORDER_NAME, Item, Key, item_key
 from .location import Location
-from .signed_requests import Sender
+from .request_signer import Sender
 
 Parameters: TypeAlias = Mapping[str, Any]
 """The parameters of a request, with the names that DynamoDB's API uses."""
 ListOperation: TypeAlias = Literal["query", "scan"]
 Write: TypeAlias = tuple[str, Parameters]
-"""One write of a transaction: the action, such as `Put`, and the parameters without the table's name."""
+"""One write of a transaction: the action, such as `Put`, and the parameters except the name of the table."""
 
 _STATE_ATTRIBUTES = "pk, sk, #order, version, tag, expires_at, body_id, body_parts"
 ALL_ATTRIBUTES: Parameters = {}
@@ -61,22 +61,27 @@ MAX_BATCH_GET = 100
 MAX_BATCH_WRITE = 25
 """DynamoDB's limit on the number of items in one BatchWriteItem request."""
 MAX_RETRY_SECONDS = 480.0
-"""Seconds after which a request is not retried. DynamoDB remembers transaction tokens for 10 minutes."""
+"""Number of seconds after which a failed request is no longer repeated. It is less than 10 minutes, because
+DynamoDB does not recognize a transaction that is repeated later.
+"""
 _MIN_BACKOFF = 0.02
 _MAX_BACKOFF = 1.0
 
 
 @cache
 def _service_models() -> Loader:
-    """Return a loader of the driver's service models. All clients share it, so each model is loaded once."""
+    """Return the loader of the driver's service models.
+
+    All clients share it, so each model is loaded once.
+    """
     return Loader()
 
 
 class ConditionFailed(Exception):
     """Raised when a condition of a write was not met. The failed attempt wrote nothing.
 
-    `reasons` has one reason for each item of the write. `maybe_applied` is true if an earlier attempt to send
-    the same write may have been applied. That attempt may then be the reason why the condition is not met.
+    `reasons` has one reason for each item of the write. `maybe_applied` is true if an earlier attempt to
+    send the same write may have succeeded. The condition may then have failed because of that attempt.
     """
 
     def __init__(self, reasons: Sequence[CancellationReason], *, maybe_applied: bool) -> None:
@@ -92,12 +97,12 @@ class Contended(Exception):
     """
 
     def __init__(self, reasons: Sequence[CancellationReason]) -> None:
-        super().__init__("a transaction was cancelled by conflicts or throttling")
+        super().__init__("a transaction was cancelled because of conflicts or throttling")
         self.reasons = reasons
 
 
 class Table:
-    """Sends requests to one table. Use each instance in one event loop only."""
+    """Sends requests to one table. Use each instance in only one event loop."""
 
     def __init__(self, location: Location) -> None:
         self.location = location
@@ -106,7 +111,7 @@ class Table:
         self._sender = Sender()
 
     async def connect(self) -> None:
-        """Create the client, and find the region and the credentials, without a request to the table."""
+        """Create the client, and find the region and the credentials. Send no request to the table."""
         options = self.location.options
         try:
             config = AioConfig(
@@ -154,7 +159,7 @@ class Table:
     async def get_transactional(self, keys: Sequence[Key]) -> dict[Key, Item]:
         """Return the items with the given `keys` (at most 100), all as of the same point in time.
 
-        Every transaction that was visible to an earlier read is also visible to this one.
+        Every transaction that was visible to an earlier read is also visible to this read.
         """
         gets = [{"Get": {"TableName": self.name, "Key": key.item}} for key in keys]
         response = await self.send("transact_get_items", {"TransactItems": gets})
@@ -164,7 +169,7 @@ class Table:
     async def read_some(
         self, operation: ListOperation, request: Parameters
     ) -> tuple[list[Item], Item | None]:
-        """Return the next items of a query or a scan, and the key to continue from (None at the end)."""
+        """Return the next items of a query or a scan, and the key to continue after (None at the end)."""
         response = await self.send(operation, {"TableName": self.name, **request})
         return response["Items"], response.get("LastEvaluatedKey")
 
@@ -189,8 +194,8 @@ class Table:
     async def transact(self, writes: Sequence[Write], *, is_shared: bool = False) -> None:
         """Apply either all `writes` or none of them. They are applied only once, even after a retry.
 
-        `is_shared` is true if commits to several partitions share the transaction. If some items are
-        throttled or have conflicts, Contended is then raised, so that the caller can separate the commits.
+        `is_shared` is true if commits to several partitions share the transaction. In this case, raise
+        Contended if some items are throttled or have conflicts, so that the caller can separate the commits.
         """
         items = [{action: {"TableName": self.name, **parameters}} for action, parameters in writes]
         request = {"TransactItems": items, "ClientRequestToken": str(uuid4())}
@@ -236,16 +241,21 @@ class Table:
             await backoff(attempts)
 
     async def _back_off_unprocessed(self, idle: int) -> None:
-        """Wait before the unprocessed rest of a batch is sent. If `idle` is 0, return at once.
+        """Wait before the unprocessed items of a batch are sent again. If `idle` is 0, return at once.
 
-        `idle` is the number of attempts without enough progress. Raise StorageUnavailable if it is too high.
+        `idle` is the number of attempts without enough progress. If it has reached the maximum number of
+        attempts, raise StorageUnavailable.
         """
         if idle >= self.location.options.attempts:
-            raise StorageUnavailable(f"{self.location.display_name}: requests to the table are throttled")
+            name = self.location.display_name
+            raise StorageUnavailable(f"{name}: requests to the table are throttled; try again later")
         if idle:
             await backoff(idle)
 
 
 async def backoff(attempts: int) -> None:
-    """Sleep for a random time, so that clients retry at different times. More attempts mean longer sleeps."""
+    """Sleep for a random time, so that clients retry at different times.
+
+    The maximum time doubles with each attempt, up to a limit.
+    """
     await asyncio.sleep(uniform(0, min(_MAX_BACKOFF, _MIN_BACKOFF * 2**attempts)))

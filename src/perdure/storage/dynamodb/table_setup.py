@@ -34,7 +34,7 @@ _GLOBAL_INDEXES: Mapping[str, tuple[tuple[str, str], Sequence[str]]] = {
     ALL_EXPIRY: (("expiry_shard", "expires_at"), _PURGE_ATTRIBUTES),
 }
 TTL_ATTRIBUTE = "removed_after"
-"""Name of the attribute with the Unix time after which DynamoDB deletes an item if it was not purged."""
+"""Name of the attribute that contains the Unix time after which DynamoDB deletes an item."""
 
 
 def table_definition() -> dict[str, Any]:
@@ -68,7 +68,7 @@ def _types(table: Parameters) -> dict[str, str]:
 
 
 def _indexes(table: Parameters) -> dict[str, tuple[object, ...]]:
-    """Map the name of each index to the index's kind, keys and projected attributes."""
+    """Map the name of each index to its kind, keys and projected attributes."""
     return {
         index["IndexName"]: (
             kind,
@@ -103,21 +103,21 @@ async def check_table(table: Table) -> None:
 
 
 async def create_table(table: Table) -> None:
-    """Create the table if it does not exist, wait until it is active, and enable the deletion of old items.
+    """Create the table if it does not exist, and enable the automatic deletion of expired items.
 
-    DynamoDB calls this deletion Time to Live (TTL).
+    Return when the table is active. DynamoDB calls the deletion of expired items Time to Live (TTL).
     """
     _check_shape(table, await _create_and_wait(table))
     await _check_format(table)
     response = await _admin_request(table, "describe_time_to_live", {})
     if response["TimeToLiveDescription"]["TimeToLiveStatus"] == "DISABLED":
         request = {"TimeToLiveSpecification": {"Enabled": True, "AttributeName": TTL_ATTRIBUTE}}
-        # DynamoDB rejects this if another process, or an attempt whose response was lost, has enabled it.
+        # DynamoDB rejects this request if TTL was just enabled, by another process or by a repeated request.
         await _admin_request(table, "update_time_to_live", request, expected_error="ValidationException")
 
 
 async def _create_and_wait(table: Table) -> Parameters:
-    """Create the table if it does not exist, wait until it is active, and return the table's description.
+    """Create the table if it does not exist, wait until it is active, and return its description.
 
     If the table is being deleted, wait until it no longer exists, and then create it again.
     """
@@ -148,7 +148,10 @@ def _is_active(stored: Parameters) -> bool:
 
 
 def _check_shape(table: Table, stored: Parameters) -> None:
-    """Raise ForeignStorage unless the table has the expected keys and indexes. It may have other indexes."""
+    """Raise ForeignStorage unless the table has the expected keys and indexes.
+
+    Additional indexes are allowed.
+    """
     expected = table_definition()
     is_same = (
         stored["KeySchema"] == expected["KeySchema"]
@@ -163,7 +166,7 @@ def _check_shape(table: Table, stored: Parameters) -> None:
 async def _check_format(table: Table) -> None:
     """Raise an error if the format version of the table is missing or unsupported.
 
-    If the table is empty, store the current format version in it.
+    If the table is still empty, store the current format version first.
     """
     found = await _format(table)
     if found is None:
@@ -178,7 +181,7 @@ async def _check_format(table: Table) -> None:
         reason = "the table has the format of an earlier development version of perdure"
         raise CannotOpen(table.location.display_name, reason, "change the table name, or delete the table")
     if found > FORMAT_VERSION:
-        reason = f"its format is {found}, but this version of perdure supports only {FORMAT_VERSION}"
+        reason = f"its format is {found}, but this version of perdure supports up to {FORMAT_VERSION}"
         raise NewerSchema(table.location.display_name, reason, "upgrade perdure")
 
 
@@ -208,13 +211,15 @@ async def _admin_request(
 
 
 def _open_error(table: Table, error: DriverFailure) -> CannotOpen | None:
-    """Return an error that explains how to solve the problem, or None if no solution is known."""
+    """Return an error that says why the table could not be opened and what to do, or `None` if unknown."""
     name = table.location.display_name
     if is_bad_credentials(error):
         remedy = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or profile_name, or attach an IAM role"
         return CannotOpen(name, f"AWS credentials are missing or invalid ({error})", remedy)
     if is_access_denied(error):
-        return CannotOpen(name, f"access denied ({error})", "see docs/dynamodb.md for a suitable policy")
+        return CannotOpen(
+            name, f"access denied ({error})", "grant the permissions that docs/reference/dynamodb.md lists"
+        )
     if error_code(error) == "ValidationException":
         return CannotOpen(name, str(error), "check the table name")
     return None

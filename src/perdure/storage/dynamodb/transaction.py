@@ -1,12 +1,12 @@
-"""Defines transactions, which several commits can share, and pending commits, which are not written yet.
+"""Transactions, which several commits can share, and pending commits, which have not been written yet.
 
 A transaction adds up the changes to each counter, so that it writes each counter only once. If the condition
 on an item fails, a callback receives the stored item.
 
-At first, a pending commit assumes what its caller expects: a new record has an address at which no record is
-stored, and an existing record has not changed since the caller read it. If this is true, DynamoDB accepts the
-commit in one request. Otherwise DynamoDB returns the stored items. Based on these items, the commit is either
-refused or tried again.
+At first, a pending commit makes the same assumptions as its caller: that no record is stored at the address
+of a new record, and that an existing record has not changed since the caller read it. If both are true,
+DynamoDB accepts the commit in one request. Otherwise DynamoDB returns the stored items. The commit is then
+compared with these items, and is either refused or tried again.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ OnConditionFailed: TypeAlias = Callable[[Item | None], None]
 
 _NOT_EXPIRED = "(attribute_not_exists(expires_at) OR expires_at > :now)"
 CLOCK_SKEW_MARGIN: Micros = 60_000_000
-"""Maximum number of microseconds by which another client's clock is assumed to be ahead of this one's."""
+"""Maximum number of microseconds by which another client's clock may be ahead of the clock of this client."""
 
 
 class Transaction:
@@ -86,7 +86,7 @@ class Transaction:
         self._add("Put", {"Item": encode_record(record, body), **condition}, on_failure)
 
     def purge(self, expired: ExpiredRecord, until: Micros, on_failure: OnConditionFailed) -> None:
-        """Delete an expired record in this transaction, and subtract the record from the counters."""
+        """Add the deletion of a record that expired at or before `until`, and the update of the counters."""
         values = {":until": {"N": str(until)}, ":tag": {"S": expired.tag}}
         expression = f"expires_at <= :until AND tag = :tag AND {_body_condition(expired.body_id, values)}"
         condition = {"ConditionExpression": expression, "ExpressionAttributeValues": values}
@@ -97,19 +97,19 @@ class Transaction:
         self._add("Delete", {"Key": record_key(address).item, **condition}, on_failure)
 
     def check(self, address: Address, condition: Parameters, on_failure: OnConditionFailed) -> None:
-        """Require that a record meets `condition`, without writing the record."""
+        """Let the transaction succeed only if a record meets `condition`. Do not write the record."""
         self._add("ConditionCheck", {"Key": record_key(address).item, **condition}, on_failure)
 
     def add_count(self, space: Space, partition: str, tag: Tag, delta: int) -> None:
         self._deltas[space, partition][tag] += delta
 
     def uncount_expired(self, address: Address, tag: Tag) -> None:
-        """Decrement the counters for an expired record that this transaction deletes or overwrites."""
+        """Subtract an expired record, which this transaction deletes or overwrites, from the counters."""
         self.add_count(address.space, address.partition, tag, -1)
         self._expiries.add((address.space, address.partition))
 
     def note_near_expiry(self, record: Record, now: Micros) -> None:
-        """Increase the counter's `expiries` if `record` may have expired according to another client's clock.
+        """Increase the counter's `expiries` by 1 if `record` may have expired by the clock of another client.
 
         Without the increase, that client could subtract the record from counts that no longer include it.
         """
@@ -123,11 +123,11 @@ class Transaction:
         condition: dict[str, Any],
         on_failure: OnConditionFailed | None = None,
     ) -> None:
-        """Require that the counter of the space and partition meets `condition`."""
+        """Let the transaction succeed only if the counter of the space and partition meets `condition`."""
         self._counter_conditions[space, partition] = condition, on_failure
 
     async def commit(self, *, is_shared: bool = False) -> bool:
-        """Write the items. If a condition fails, pass the stored items to the callbacks and return False.
+        """Write all items and return True. If a condition fails, call the callbacks and return False.
 
         For `is_shared`, see `Table.transact`.
         """
@@ -136,7 +136,7 @@ class Transaction:
             await self._table.transact(self._writes, is_shared=is_shared)
         except ConditionFailed as refused:
             if refused.maybe_applied:
-                # DynamoDB may have forgotten the token, so the stored items may be from this same write.
+                # DynamoDB may have forgotten the token, so an earlier attempt may have stored the items.
                 name = self._table.location.display_name
                 reason = "a write got no response, and its retry was refused; read before writing again"
                 raise OutcomeUnknown(f"{name}: {reason}") from refused
@@ -145,7 +145,10 @@ class Transaction:
         return True
 
     def named_by(self, reasons: Sequence[CancellationReason]) -> set[Key]:
-        """Return the keys of items that caused a cancellation. For a body part, return its record's key."""
+        """Return the keys of the items that caused the cancellation of this transaction.
+
+        For a part of a body, return the key of the record to which the body belongs.
+        """
         return {
             owner_of(_key_or_item(write))
             for write, reason in zip(self._writes, reasons, strict=False)
@@ -155,8 +158,8 @@ class Transaction:
     async def _report_failures(self, reasons: Sequence[CancellationReason]) -> None:
         """Call the callback of each write whose condition failed, with the stored item.
 
-        Also call the callback of each write whose item had a conflict. DynamoDB has not checked the condition
-        and returns no item, so the item is read first.
+        Also call the callback of each write whose item had a conflict. For such a write, DynamoDB has not
+        checked the condition and has returned no item, so the item is read first.
         """
         unchecked: dict[Key, OnConditionFailed] = {}
         for write, on_failure, reason in zip(self._writes, self._failure_callbacks, reasons, strict=True):
@@ -192,7 +195,7 @@ class Transaction:
             self._add_counter(scope, deltas)
             totals[total_key(scope[0], shard_of(scope[1]))].update(deltas)
         for key, deltas in totals.items():
-            if deltas:  # even if they add up to 0: the revision must show that counters have changed
+            if deltas:  # even if their sum is 0, because the revision must increase when a counter changes
                 self._add("Update", {"Key": key.item, **counter_update(deltas)}, None)
 
     def _add_counter(self, scope: SpacePartition, deltas: Mapping[Tag, int]) -> None:
@@ -255,9 +258,11 @@ class PendingCommit:
         self.now = now
         self.attempts = 0
         self.contended = 0
-        """Number of cancelled transactions in which all commits, including this one, had conflicts."""
+        """Number of times that a transaction with this commit was cancelled because each of its commits had a
+        conflict.
+        """
         self.refusing_counter: StoredCounter | None = None
-        """The counter as stored when the guard's condition failed, or None if the condition did not fail."""
+        """The stored counter that did not meet the condition of the guard, or None if no condition failed."""
         self.stored = [_expected_state(change) for change in changes]
         """For each change, the state of its record: at first the expected state, later the stored state."""
 
@@ -284,7 +289,7 @@ class PendingCommit:
 
     @property
     def removes_split_body(self) -> bool:
-        """Whether a change replaces or deletes a body that is stored in parts. The parts are deleted too."""
+        """Whether a change replaces or deletes a split body, whose parts must then be deleted."""
         befores = map(record_before, self.changes)
         return any(before is not None and needs_split(before.body) for before in befores)
 
@@ -302,9 +307,9 @@ class PendingCommit:
         return accepted_results(self.results()) or ()
 
     def result_without_write(self) -> Committed | Refused | None:
-        """Return the result if no write is needed: a change is refused, or all records are kept.
+        """Return the result of the commit if nothing must be written, otherwise None.
 
-        If a write is needed, return None.
+        Nothing must be written if a change is refused, or if all changes keep existing records.
         """
         results = self.results()
         kept = accepted_results(results)
@@ -349,9 +354,9 @@ class PendingCommit:
 
 
 def _expected_state(change: Change) -> StoredState | None:
-    """Return the state that the record must have for `change` to be accepted, or None for an insert.
+    """Return the state that the stored record must have for `change` to be accepted, or None for an insert.
 
-    The state has no expiry time. DynamoDB compares the stored expiry time with the time of the commit.
+    The state has no expiry time, because DynamoDB itself checks whether the stored record has expired.
     """
     before = record_before(change)
     if before is None:

@@ -1,11 +1,13 @@
-"""Writes each commit as one conditional write if only one item changes, otherwise in a transaction.
+"""Writes commits: as one conditional write if a single item changes, otherwise in a transaction.
 
 Transactions are written by several queues. All commits to a partition use the same queue, which writes one
-transaction at a time, so transactions of one process do not conflict with each other. Commits that arrive
-while a transaction is being written share the next transaction. If a condition of a transaction fails, each
-commit is compared with the stored state, and is either refused or tried again. If a transaction is cancelled
-because some items have conflicts, the commits that do not use these items are written separately. Therefore
-conflicts in one partition never make commits to another partition fail.
+transaction at a time, so the transactions of one process do not write the same records at the same time.
+Commits that arrive while a transaction is being written share the next transaction.
+
+If a condition of a transaction fails, each commit is compared with the stored state, and is either refused or
+tried again. If a transaction is cancelled because some items have conflicts, the commits that do not use
+these items are written separately, so conflicts in one partition do not make commits to another partition
+fail.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ MAX_ATTEMPTS = 20
 """Maximum number of attempts to write a commit whose records other clients keep changing."""
 
 _BATCH_ERRORS = (OutcomeUnknown, StorageBusy, StorageUnavailable)
-"""If a transaction raises one of these errors, all its commits fail. After any other error, each commit is
+"""If a transaction raises one of these errors, all commits in it fail. After any other error, each commit is
 tried again in a transaction of its own.
 """
 
@@ -48,7 +50,7 @@ _Group: TypeAlias = list[PendingCommit]
 class Writer:
     """Writes commits, and passes the addresses of changed records to `on_commit`.
 
-    Use each instance in one event loop only.
+    Use each instance in only one event loop.
     """
 
     def __init__(self, table: Table, on_commit: Callable[[Iterable[Address]], None]) -> None:
@@ -75,10 +77,10 @@ class Writer:
             await queue.close()
 
     async def _replace_single(self, pending: PendingCommit, change: Change) -> Committed | Refused | None:
-        """Write a Replace change as a single item, or return None if the commit needs a transaction.
+        """Write a commit as a single item. Return its result, or None if the commit needs a transaction.
 
-        If a response is lost, the write is retried, and the condition fails if the first attempt succeeded.
-        A random token in the stored item shows whether this call has written the item.
+        If a response is lost, the write is sent again. Its condition fails if the first attempt succeeded. A
+        random token in the stored item then shows that this call has written the item.
         """
         if not isinstance(change, Replace) or change.before.tag != change.after.tag:
             return None
@@ -151,11 +153,11 @@ class Writer:
         return _split_by_guard(again)
 
     async def _separate(self, batch: _Group, contended: set[Key]) -> list[_Group]:
-        """Split the commits in `batch` into groups to try again.
+        """Split the commits in `batch` into groups, which are tried again one after the other.
 
-        `contended` contains the keys of the items that had conflicts. Commits without such items come first.
-        If all commits have conflicts, wait, and keep them together. After too many attempts, split them by
-        partition.
+        `contended` contains the keys of the items that had conflicts. Commits that do not use these items
+        form the first group. If all commits use such items, wait, and keep the commits together. After too
+        many attempts, split the commits by partition.
         """
         conflicting = [pending for pending in batch if not contended.isdisjoint(pending.keys())]
         others = [pending for pending in batch if pending not in conflicting]
@@ -173,7 +175,7 @@ class Writer:
         return list(partitions.values())
 
     async def _load_stored(self, group: Sequence[PendingCommit]) -> None:
-        """For commits that remove bodies stored in parts, read the stored records to find the parts."""
+        """Find the body parts that the commits remove, by reading the stored records."""
         for pending in group:
             if pending.removes_split_body:
                 keys = [record_key(address) for address in pending.addresses]
@@ -216,9 +218,9 @@ def _select_compatible(group: _Group) -> tuple[_Group, _Group]:
 
 
 def _split_by_guard(again: _Group) -> list[_Group]:
-    """Divide commits into groups to try again.
+    """Divide commits into groups that are tried again.
 
-    If the limit of a guard does not allow all its commits together, each is put into a group of its own.
+    If all commits with the same guard together exceed its limit, each commit becomes a group of its own.
     """
     by_guard: defaultdict[SpacePartition | None, _Group] = defaultdict(list)
     for pending in again:
@@ -234,9 +236,10 @@ def _split_by_guard(again: _Group) -> list[_Group]:
 
 
 def _weight(pending: PendingCommit) -> int:
-    """Return the share of a transaction, in hundredths, that a commit uses.
+    """Return how much of a transaction a commit uses, in hundredths.
 
-    It is the share of the maximum number of items or of the maximum size, whichever is larger.
+    The result is the commit's share of the maximum number of items or of the maximum size, whichever share is
+    larger.
     """
     afters = map(record_after, pending.changes)
     sizes = [len(after.body.encode()) for after in afters if after is not None]

@@ -1,12 +1,13 @@
 """The contract kit: checks that show whether a storage engine keeps the promises of the storage contract.
 
-`CHECKS` contains all checks; `run` runs them and returns a report; `state_machine` (needs `perdure[kit]`)
-compares the results of random calls with a model. The docstring of `check_runner` has examples.
+`CHECKS` contains all checks. `run` runs them and returns a report. The module `state_machine`, which needs
+`perdure[kit]`, compares the results of random calls with a model. The docstring of `check_framework` has
+examples.
 """
 
 from importlib import import_module
 
-from .check_runner import (
+from .check_framework import (
     CHECKS,
     Check,
     ContractViolation,

@@ -34,7 +34,7 @@ async def _main() -> None:
 
 
 async def _insert_until_killed(storage: Storage) -> None:
-    """Commit three records at a time, and print the name of each commit after the commit has returned."""
+    """Commit three records at a time. After each commit has returned, print the prefix of the three keys."""
     for number in count():
         name = f"{number}!"
         await commit_changes(

@@ -10,20 +10,20 @@ import msgspec
 
 from ..records_and_changes import Committed
 from ..storage import Storage
-from .check_runner import ContractViolation, Subject
+from .check_framework import ContractViolation, Subject
 from .sample_records import NOW, make_record
 
 MAX_ATTEMPTS = 20_000
-"""Maximum number of attempts by one writer. With a correct engine, a writer needs far fewer."""
+"""Maximum number of attempts by one writer to replace the record. A correct engine needs far fewer."""
 
 
 class ChildJob(msgspec.Struct, frozen=True, kw_only=True):
-    """The job of a child process. The child reads the job from its standard input, as one line."""
+    """The job of a child process. The process reads the job from standard input, as one line."""
 
     url: str
     plugin: str | None
     rounds: int
-    """The number of versions to compete for. If `rounds` is 0, the child inserts records until killed."""
+    """Number of versions to compete for. If it is 0, the child inserts records until it is killed."""
 
 
 async def contend(storage: Storage, rounds: int) -> list[int]:
@@ -39,11 +39,14 @@ async def contend(storage: Storage, rounds: int) -> list[int]:
         result = await storage.commit([record.replace_with(body="{}", tag="")], now=NOW)
         if isinstance(result, Committed):
             won.append(record.version)
-    raise ContractViolation(f"concurrent writers did not write {rounds} versions in {MAX_ATTEMPTS} attempts")
+    raise ContractViolation(
+        f"after {MAX_ATTEMPTS} attempts of one writer, all writers together had written fewer than {rounds} "
+        "versions"
+    )
 
 
 async def start_child(subject: Subject, rounds: int) -> Process:
-    """Start a child process that opens the subject's URL. See `ChildJob` for the meaning of `rounds`."""
+    """Start a child process that opens the URL of the subject. For `rounds`, see `ChildJob`."""
     command = (sys.executable, "-m", "perdure.storage.kit.child_main")
     process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=PIPE)
     if process.stdin is not None:

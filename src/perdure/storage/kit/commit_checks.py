@@ -16,7 +16,7 @@ from ..records_and_changes import (
     Refused,
 )
 from ..request_batcher import batched
-from .check_runner import Subject, check, expect, expect_intact
+from .check_framework import Subject, check, expect, expect_intact
 from .sample_records import (
     NOW,
     OTHER_SPACE,
@@ -35,11 +35,11 @@ async def get_returns_each_address_in_the_order_given(subject: Subject) -> None:
     records = [make_record(f"k{n}", partition=f"p{n % 7}", order=n) for n in range(60)]
     await insert_each(subject.storage, *records)
     addresses = [each for record in reversed(records) for each in (record.address, _absent(record))]
-    wanted = [each for record in reversed(records) for each in (record, None)]
+    expected = [each for record in reversed(records) for each in (record, None)]
     got: list[Record | None] = []
     for batch in batched(addresses, 100):
         got += await subject.storage.get_many(batch, now=NOW)
-    expect(got, wanted, "the records of 120 addresses, every second absent")
+    expect(got, expected, "the records of 120 addresses, every second absent")
 
 
 def _absent(record: Record) -> Address:
@@ -231,11 +231,11 @@ async def a_commit_with_one_refusal_writes_nothing_and_reports_each(subject: Sub
 async def a_refusal_at_any_index_undoes_the_whole(subject: Subject) -> None:
     storage, taken = subject.storage, make_record("taken")
     await insert_each(storage, taken)
-    for place in range(5):
+    for index in range(5):
         changes = [Insert(record=make_record(f"n{n}")) for n in range(4)]
-        changes.insert(place, Insert(record=taken))
+        changes.insert(index, Insert(record=taken))
         result = await storage.commit(changes, now=NOW)
-        expect(type(result), Refused, f"the result with the conflict in place {place}")
+        expect(type(result), Refused, f"the result with the conflict at index {index}")
         expect(await storage.page(SPACE, PARTITION, limit=9, now=NOW), [taken], "the records afterwards")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ..records_and_changes import Change, Committed, Delete, Guard, Insert, InsertIfAbsent, Record, Refused
 from ..storage import Storage
-from .check_runner import ContractViolation, Subject, check, expect
+from .check_framework import ContractViolation, Subject, check, expect
 from .child_processes import MAX_ATTEMPTS, contend, contend_in_children
 from .linearizability import Recorder, Write, is_linearizable
 from .sample_records import NOW, PARTITION, SPACE, insert_each, make_record, read_counts
@@ -17,7 +17,7 @@ from .sample_records import NOW, PARTITION, SPACE, insert_each, make_record, rea
 WRITER_COUNT = 8
 ROUNDS = 100
 PROCESS_ROUNDS = 20
-"""Number of rounds in checks with several processes. It is smaller than ROUNDS because processes are slow."""
+"""Number of rounds in checks with several processes. It is lower than ROUNDS to save time."""
 
 
 def expect_one_winner_each(won: Sequence[Sequence[int]], rounds: int) -> None:
@@ -61,7 +61,7 @@ async def no_update_is_lost_between_interleaved_reads_and_writes(subject: Subjec
             await asyncio.sleep(0)  # let the others read the same version
             change = record.replace_with(body=str(int(record.body) + 1), tag="")
             done += isinstance(await storage.commit([change], now=NOW), Committed)
-        raise ContractViolation(f"a writer did not replace a record ten times in {MAX_ATTEMPTS} attempts")
+        raise ContractViolation(f"a writer replaced a record fewer than 10 times in {MAX_ATTEMPTS} attempts")
 
     await asyncio.gather(*[add_ten() for _ in range(WRITER_COUNT)])
     got = await storage.get(make_record("sum").address, now=NOW)
@@ -86,7 +86,7 @@ async def _expect_linearizable(clients: Sequence[Storage], seed: int) -> None:
     )
     if not is_linearizable(recorder.operations):
         lines = "\n".join(str(each) for each in sorted(recorder.operations, key=lambda each: each.called))
-        raise ContractViolation(f"no order of these operations explains their results:\n{lines}")
+        raise ContractViolation(f"no sequential order of these operations explains their results:\n{lines}")
 
 
 async def _random_operations(storage: Storage, recorder: Recorder, seed: int) -> None:

@@ -10,14 +10,14 @@ from logging.handlers import BufferingHandler
 from ..errors import StorageCorrupt
 from ..records_and_changes import Address, Delete, Insert, InsertIfAbsent, Record
 from ..storage import Storage
-from .check_runner import ContractViolation, MissingCapability, Subject, check, expect
+from .check_framework import ContractViolation, MissingCapability, Subject, check, expect
 from .sample_records import NOW, PARTITION, SPACE, commit_changes, insert_each, make_record
 
 DAMAGED = "bad"
 
 
 def neighbours() -> list[Record]:
-    """Return the undamaged records. In listings, two precede the damaged record and two follow it."""
+    """Return four intact records. In listings, two precede the damaged record and two follow it."""
     return [make_record(f"k{n}", order=n, tag="t", lane="l", wake_at=n) for n in (1, 2, 8, 9)]
 
 
@@ -58,7 +58,7 @@ async def a_damaged_record_is_an_error_that_names_it(subject: Subject) -> None:
         except StorageCorrupt as error:
             expect_named(str(error), damaged.address, "the error")
         else:
-            raise ContractViolation("get did not raise StorageCorrupt for a damaged record")
+            raise ContractViolation("get_many did not raise StorageCorrupt for a damaged record")
     expect(await storage.get(neighbours()[0].address, now=NOW), neighbours()[0], "its neighbour")
 
 
@@ -69,7 +69,7 @@ async def listings_skip_a_damaged_record_and_warn(subject: Subject) -> None:
 
 
 async def _expect_listings(storage: Storage, damaged: Address) -> None:
-    wanted = neighbours()
+    expected = neighbours()
     for limit in (1, 3, 4, 9):
         for partition, tag in ((PARTITION, None), (PARTITION, "t"), (None, None), (None, "t")):
             for descending in (False, True):
@@ -77,15 +77,15 @@ async def _expect_listings(storage: Storage, damaged: Address) -> None:
                     page = await storage.page(
                         SPACE, partition, limit=limit, tag=tag, descending=descending, now=NOW
                     )
-                ordered = wanted[::-1] if descending else wanted
+                ordered = expected[::-1] if descending else expected
                 expect(page, ordered[:limit], f"a page of {limit} with a damaged record in the partition")
                 if limit >= 3:
                     text = " ".join(warning.getMessage() for warning in warnings)
                     expect_named(text, damaged, "the warning")
-        expect(await storage.due("l", until=9, limit=limit, now=NOW), wanted[:limit], "the due records")
-    after = wanted[1].position
+        expect(await storage.due("l", until=9, limit=limit, now=NOW), expected[:limit], "the due records")
+    after = expected[1].position
     page = await storage.page(SPACE, PARTITION, after=after, limit=1, now=NOW)
-    expect(page, [wanted[2]], "the page that starts at the damaged record")
+    expect(page, [expected[2]], "the page that starts at the damaged record")
 
 
 @check(23, "damage", "catch_up")

@@ -18,7 +18,7 @@ from ..records_and_changes import (
 )
 from ..storage import Storage
 from ..time_types import DAY
-from .check_runner import Subject, check, expect
+from .check_framework import Subject, check, expect
 from .sample_records import (
     NOW,
     OTHER_SPACE,
@@ -68,8 +68,8 @@ async def a_guard_counts_the_whole_commit(subject: Subject) -> None:
     await commit_changes(storage, *retag, guard=GUARD_OF_THREE)
     two = [Insert(record=make_record("k", tag="a", space=space)) for space in (OTHER_SPACE, SPACE)]
     refused = await storage.commit(two, guard=GUARD_OF_THREE, now=NOW)
-    wanted = Refused((Accepted(1), Accepted(1)), guard_count=4)
-    expect(refused, wanted, "a fourth record, with one in another space")
+    expected = Refused((Accepted(1), Accepted(1)), guard_count=4)
+    expect(refused, expected, "a fourth record, with one in another space")
 
 
 @check(9)
@@ -102,7 +102,7 @@ async def a_guard_ignores_many_expired_records(subject: Subject) -> None:
 
 @check(9)
 async def a_guard_may_purge_the_record_at_an_inserted_address(subject: Subject) -> None:
-    """The insert and the guard may both remove the same expired record. The count must fall only once."""
+    """If both the insert and the guard remove the same expired record, the count must decrease only once."""
     storage = subject.storage
     await insert_each(storage, *[make_record(f"k{n}", tag="a", expires_at=NOW + 5) for n in range(4)])
     records = make_record("fresh", tag="c"), make_record("k1", tag="a", body="2")
@@ -127,7 +127,10 @@ async def a_guard_admits_what_does_not_raise_the_count(subject: Subject) -> None
 
 @check(9)
 async def a_guard_counts_the_stored_record_not_the_one_that_was_read(subject: Subject) -> None:
-    """The record that was read has expired, but the stored record is live. A replace adds no live record."""
+    """Replace a live record with a change whose `before` has expired.
+
+    The number of live records stays the same.
+    """
     storage, read = subject.storage, make_record("k", tag="a", expires_at=NOW + 5)
     await insert_each(storage, read)
     await commit_changes(storage, Delete(before=read))
@@ -165,15 +168,15 @@ async def every_verb_stops_seeing_a_record_at_the_same_instant(subject: Subject)
     record = make_record(tag="t", expires_at=end, lane="l", wake_at=1)
     await insert_each(subject.storage, record)
     storage = await subject.caught_up()
-    for now, wanted, count in ((end - 1, [record], {"t": 1}), (end, [], {})):
+    for now, expected, count in ((end - 1, [record], {"t": 1}), (end, [], {})):
         when = f"{end - now} microseconds before the expiry"
-        expect(await storage.get(record.address, now=now), wanted[0] if wanted else None, f"get {when}")
+        expect(await storage.get(record.address, now=now), expected[0] if expected else None, f"get {when}")
         for partition in (PARTITION, None):
             for tag in (None, "t"):
                 page = await storage.page(SPACE, partition, tag=tag, limit=9, now=now)
-                expect(page, wanted, f"a page ({partition}, {tag}) {when}")
+                expect(page, expected, f"a page ({partition}, {tag}) {when}")
             expect(await read_counts(storage, partition=partition, now=now), count, f"the counts {when}")
-        expect(await storage.due("l", until=now, limit=9, now=now), wanted, f"the due records {when}")
+        expect(await storage.due("l", until=now, limit=9, now=now), expected, f"the due records {when}")
 
 
 @check(14)
@@ -191,10 +194,10 @@ async def pages_are_full_although_expired_records_lie_between(subject: Subject) 
     storage = subject.storage
     records = [make_record(f"k{n:02}", order=n, expires_at=None if n % 5 == 0 else NOW) for n in range(50)]
     await insert_each(storage, *records, now=NOW - 1)
-    wanted = records[::5]
-    expect(await storage.page(SPACE, PARTITION, limit=10, now=NOW), wanted, "ten live records among fifty")
+    expected = records[::5]
+    expect(await storage.page(SPACE, PARTITION, limit=10, now=NOW), expected, "ten live records among fifty")
     first = await storage.page(SPACE, PARTITION, limit=4, now=NOW)
-    expect(first, wanted[:4], "the first four of them")
+    expect(first, expected[:4], "the first four of them")
 
 
 @check(16)
@@ -232,8 +235,8 @@ async def purge_deletes_exactly_what_expired_and_reports_it(subject: Subject) ->
     await insert_each(storage, *records, make_record("ever", tag="a"), now=NOW - 1)
     storage = await subject.caught_up()
     purged = await storage.purge(until=NOW + 5, limit=100)
-    wanted = [Purged(*record.address, record.tag) for record in records[:6]]
-    expect(sorted(purged), sorted(wanted), "the purged records")
+    expected = [Purged(*record.address, record.tag) for record in records[:6]]
+    expect(sorted(purged), sorted(expected), "the purged records")
     storage = await subject.caught_up()
     early = NOW - 1  # a time at which no record has expired
     left = await storage.page(SPACE, limit=99, now=early)
@@ -283,10 +286,11 @@ async def purge_frees_the_address_and_the_lane(subject: Subject) -> None:
 
 @check(19, "advance_time", "catch_up")
 async def nothing_is_deleted_except_by_purge(subject: Subject) -> None:
-    record = make_record(tag="t", expires_at=NOW + 5)
+    expiry = NOW + 5
+    record = make_record(tag="t", expires_at=expiry)
     await insert_each(subject.storage, record)
     if subject.advance_time is not None:
-        await subject.advance_time(7 * DAY)
+        await subject.advance_time(expiry + 7 * DAY - 1)  # the engine may delete the record a moment later
     storage = await subject.caught_up()
     expect(await storage.get(record.address, now=NOW), record, "the record, read at a time before its expiry")
     purged = await storage.purge(until=NOW + 7 * DAY, limit=9)

@@ -1,8 +1,9 @@
 """Checks whether the history of one record is linearizable.
 
-A history is linearizable if all results are as if each operation had happened at a single instant between its
-call and its return. The checker uses the algorithm of Wing and Gong with Lowe's cache of visited states. The
-running time is exponential in the worst case, but short for histories in which few operations overlap.
+A history is a list of operations with their results. It is linearizable if all results are as if each
+operation had happened at a single instant between its call and its return. The checker uses the algorithm of
+Wing and Gong with Lowe's cache of visited states. The running time is exponential in the worst case, but
+short if few operations overlap.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Write(NamedTuple):
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """A call, its result, and the times of call and return in nanoseconds.
+    """An operation, its result, and the times of its call and its return in nanoseconds.
 
     `returned` is None if the call never returned.
     """
@@ -44,7 +45,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recorder:
-    """Records operations and their times. The clock is the same for all processes on a machine."""
+    """Runs operations, and records their results and times. Times are comparable across processes."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
@@ -71,7 +72,7 @@ class Recorder:
 def is_linearizable(operations: Sequence[Operation], start: State = None) -> bool:
     """Return whether the operations, applied to the state `start`, have an order that explains all results.
 
-    An operation that returned before another was called must come first in this order.
+    In this order, if one operation returned before another one was called, the first one must come first.
     """
     ordered = sorted(operations, key=lambda each: each.called)
     everything = (1 << len(ordered)) - 1
@@ -91,8 +92,8 @@ def is_linearizable(operations: Sequence[Operation], start: State = None) -> boo
 def _next_states(ordered: Sequence[Operation], pending: int, state: State) -> list[tuple[int, State]]:
     """Return, for each operation that can come next, the operations that remain and the new state.
 
-    An operation can come next if its result fits `state` or is unknown, and if it was called before any
-    pending operation returned.
+    An operation can come next if its result fits `state` or is unknown, and if it was not called after the
+    return of a pending operation.
     """
     first_return = min(
         (returned for at in _bits(pending) if (returned := ordered[at].returned) is not None),

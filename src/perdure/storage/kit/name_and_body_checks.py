@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..limits import MAX_KEY_BYTES, MAX_LANE_BYTES, MAX_PARTITION_BYTES, MAX_SPACE_BYTES, MAX_TAG_BYTES
 from ..records_and_changes import Accepted, Record, Space
-from .check_runner import Subject, check, expect, expect_intact
+from .check_framework import Subject, check, expect, expect_intact
 from .sample_records import (
     HOSTILE_BODIES,
     HOSTILE_NAMES,
@@ -112,10 +112,10 @@ async def numbers_keep_all_their_bits(subject: Subject) -> None:
 @check(17)
 async def spaces_are_distinct(subject: Subject) -> None:
     storage = subject.storage
-    here, there = make_record(tag="t"), make_record(space=OTHER_SPACE, tag="u", body="2")
-    await insert_each(storage, here, there)
-    expect(await storage.get_many([here.address, there.address], now=NOW), [here, there], "both records")
-    expect(await storage.page(SPACE, PARTITION, limit=9, now=NOW), [here], "one listing")
+    one, other = make_record(tag="t"), make_record(space=OTHER_SPACE, tag="u", body="2")
+    await insert_each(storage, one, other)
+    expect(await storage.get_many([one.address, other.address], now=NOW), [one, other], "both records")
+    expect(await storage.page(SPACE, PARTITION, limit=9, now=NOW), [one], "one listing")
     expect(await read_counts(storage, OTHER_SPACE), {"u": 1}, "the counts of the other space")
     expect(await storage.page(Space("none"), PARTITION, limit=9, now=NOW), [], "an empty space")
 

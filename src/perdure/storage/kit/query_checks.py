@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 
 from ..page_builder import MAX_PAGE_BYTES, is_last_page
 from ..records_and_changes import Delete, Insert, InsertIfAbsent, Position, Record, Tag
 from ..storage import Storage
-from .check_runner import ContractViolation, Subject, check, expect, expect_intact, within_timeout
+from ..watch import Watch
+from .check_framework import ContractViolation, Subject, check, expect, expect_intact, within_timeout
 from .sample_records import (
     NOW,
     OTHER_SPACE,
@@ -22,7 +24,7 @@ from .sample_records import (
 )
 
 MAX_PAGES = 200
-"""Maximum number of pages that a check reads. With a correct engine, every check needs fewer."""
+"""Maximum number of pages that a check reads. If the engine is correct, every check needs fewer."""
 
 
 async def read_all_pages(
@@ -48,12 +50,12 @@ async def read_all_pages(
 
 
 async def expect_pages(
-    storage: Storage, partition: str | None, wanted: Sequence[Record], *, limit: int, tag: Tag | None = None
+    storage: Storage, partition: str | None, expected: Sequence[Record], *, limit: int, tag: Tag | None = None
 ) -> None:
-    """Read a whole listing page by page, in each direction, and compare the records with `wanted`."""
+    """Read a whole listing page by page, in each direction, and compare the records with `expected`."""
     for descending in (False, True):
         seen = await read_all_pages(storage, partition, limit=limit, tag=tag, descending=descending)
-        ordered = list(reversed(wanted) if descending else wanted)
+        ordered = list(reversed(expected) if descending else expected)
         expect(seen, ordered, f"pages of {limit} ({partition}, {tag}{', descending' * descending})")
 
 
@@ -61,9 +63,9 @@ async def expect_pages(
 async def pages_are_in_order_then_key(subject: Subject) -> None:
     records = [make_record(f"k{n * 7 % 10}", order=n // 4) for n in range(10)]
     await insert_each(subject.storage, *records)
-    wanted = sorted(records, key=lambda record: record.position)
+    expected = sorted(records, key=lambda record: record.position)
     for limit in (1, 3, 5, 10, 11):
-        await expect_pages(subject.storage, PARTITION, wanted, limit=limit)
+        await expect_pages(subject.storage, PARTITION, expected, limit=limit)
 
 
 @check(10)
@@ -77,8 +79,8 @@ async def ten_records_of_one_instant_come_in_pages_of_three(subject: Subject) ->
 async def pages_of_one_tag_contain_only_that_tag(subject: Subject) -> None:
     records = [make_record(f"k{n}", order=n, tag="ab"[n % 3 == 0]) for n in range(20)]
     await insert_each(subject.storage, *records)
-    wanted = [record for record in records if record.tag == "a"]
-    await expect_pages(subject.storage, PARTITION, wanted, limit=4, tag="a")
+    expected = [record for record in records if record.tag == "a"]
+    await expect_pages(subject.storage, PARTITION, expected, limit=4, tag="a")
     await expect_pages(subject.storage, PARTITION, [], limit=4, tag="c")
 
 
@@ -130,11 +132,11 @@ async def pages_over_all_partitions_are_in_true_order(subject: Subject) -> None:
         make_record(f"k{n % 7}", partition=f"p{n * 7 % 11}", order=n // 6, tag="ab"[n % 2]) for n in range(24)
     ]
     await insert_each(subject.storage, *records)
-    wanted = sorted(records, key=lambda record: record.position)
+    expected = sorted(records, key=lambda record: record.position)
     storage = await subject.caught_up()
     for limit in (1, 7, 24):
-        await expect_pages(storage, None, wanted, limit=limit)
-    await expect_pages(storage, None, [record for record in wanted if record.tag == "b"], limit=7, tag="b")
+        await expect_pages(storage, None, expected, limit=limit)
+    await expect_pages(storage, None, [record for record in expected if record.tag == "b"], limit=7, tag="b")
 
 
 @check(11, "catch_up")
@@ -152,12 +154,16 @@ async def due_returns_what_should_have_woken_earliest_first(subject: Subject) ->
     ]
     other = [make_record("other", lane="m", wake_at=1), make_record("none", space=OTHER_SPACE)]
     await insert_each(subject.storage, *records, *other)
-    wanted = sorted(records, key=lambda record: (record.wake_at, record.key, record.partition))
+    expected = sorted(records, key=lambda record: (record.wake_at, record.key, record.partition))
     storage = await subject.caught_up()
     for until, limit, count in ((100, 99, 20), (100, 7, 7), (95, 99, 10), (90, 99, 0)):
         due = await storage.due("l", until=until, limit=limit, now=NOW)
-        expect(due, wanted[:count], f"up to {limit} records that are due at {until}")
+        expect(due, expected[:count], f"up to {limit} records that are due at {until}")
     expect(await storage.due("x", until=100, limit=99, now=NOW), [], "an empty lane")
+    for start in range(20):
+        after = expected[start].lane_position
+        due = await storage.due("l", after=after, until=95, limit=3, now=NOW)
+        expect(due, expected[start + 1 : 10][:3], f"up to 3 records after {after} that are due at 95")
 
 
 @check(12, "catch_up")
@@ -171,6 +177,9 @@ async def due_orders_what_wakes_at_one_instant(subject: Subject) -> None:
     storage = await subject.caught_up()
     expect(await storage.due("l", until=5, limit=9, now=NOW), records, "six records of one key and time")
     expect(await storage.due("l", until=5, limit=3, now=NOW), records[:3], "the first three")
+    for start, record in enumerate(records):
+        due = await storage.due("l", after=record.lane_position, until=5, limit=9, now=NOW)
+        expect(due, records[start + 1 :], f"the records after {record.lane_position}")
 
 
 @check(12, "catch_up")
@@ -194,7 +203,10 @@ async def a_thousand_records_come_in_one_answer(subject: Subject) -> None:
     expect_intact(await storage.page(SPACE, PARTITION, limit=1000, now=NOW), records[:1000], "a page")
     page = await storage.page(SPACE, tag="t", limit=1000, now=NOW)
     expect_intact(page, records[:1000], "a page of all partitions")
-    expect_intact(await storage.due("l", until=2000, limit=1000, now=NOW), records[:1000], "the due records")
+    due = await storage.due("l", until=2000, limit=1000, now=NOW)
+    expect_intact(due, records[:1000], "the due records")
+    due = await storage.due("l", after=due[-1].lane_position, until=2000, limit=1000, now=NOW)
+    expect_intact(due, records[1000:], "the due records after a thousand")
     expect(await read_counts(storage), {"t": 1010}, "the counts")
 
 
@@ -220,17 +232,17 @@ async def a_page_ends_when_its_bodies_reach_the_byte_limit(subject: Subject) -> 
     ]
     await insert_each(subject.storage, *records)
     storage = await subject.caught_up()
-    wanted = records[:6]  # five have a little less than the limit
+    expected = records[:6]  # the bodies of five records are slightly smaller than the limit
     for partition, tag in ((PARTITION, None), (PARTITION, "t"), (None, None), (None, "t")):
         page = await storage.page(SPACE, partition, tag=tag, limit=99, now=NOW)
-        expect_intact(page, wanted, f"a page of large records ({partition}, {tag})")
+        expect_intact(page, expected, f"a page of large records ({partition}, {tag})")
         backwards = await storage.page(SPACE, partition, tag=tag, limit=99, descending=True, now=NOW)
         expect_intact(backwards, records[:1:-1], f"a page of large records, descending ({partition}, {tag})")
         pages = await read_all_pages(storage, partition, limit=99, tag=tag)
         expect_intact(pages, records, f"all pages of large records ({partition}, {tag})")
     page = await storage.page(SPACE, PARTITION, limit=6, now=NOW)
-    expect_intact(page, wanted, "a page of six large records")
-    expect_intact(await storage.due("l", until=99, limit=99, now=NOW), wanted, "large records that are due")
+    expect_intact(page, expected, "a page of six large records")
+    expect_intact(await storage.due("l", until=99, limit=99, now=NOW), expected, "large records that are due")
 
 
 @check(13, "catch_up")
@@ -257,6 +269,18 @@ async def a_tag_without_records_is_absent_from_counts(subject: Subject) -> None:
     expect(await read_counts(storage), {"u": 1}, "the counts")
 
 
+@asynccontextmanager
+async def expect_wake_up(watch: Watch, what: str) -> AsyncGenerator[None]:
+    """Wait for a change while the block runs, then raise ContractViolation if the watch does not wake."""
+    waiting = asyncio.ensure_future(watch.changed())
+    try:
+        await asyncio.sleep(0)
+        yield
+        await within_timeout(waiting, f"the wake-up {what}")
+    finally:
+        waiting.cancel()
+
+
 @check(18)
 async def a_watch_wakes_for_what_it_covers(subject: Subject) -> None:
     storage, record = subject.storage, make_record()
@@ -264,10 +288,8 @@ async def a_watch_wakes_for_what_it_covers(subject: Subject) -> None:
     for scope in ((SPACE, None, None), (SPACE, PARTITION, None), (SPACE, PARTITION, record.key)):
         async with storage.watch(*scope) as watch:
             for step in (Insert(record=record), change, Delete(before=change.after)):
-                waiting = asyncio.ensure_future(watch.changed())
-                await asyncio.sleep(0)
-                await commit_changes(storage, step)
-                await within_timeout(waiting, f"the wake-up of {scope} for {type(step).__name__}")
+                async with expect_wake_up(watch, f"of {scope} for {type(step).__name__}"):
+                    await commit_changes(storage, step)
 
 
 @check(18)
@@ -278,10 +300,8 @@ async def a_watch_of_lanes_wakes_for_records_that_are_put_into_one(subject: Subj
     await insert_each(storage, record)
     async with storage.watch(SPACE, only_lanes=True) as watch:
         for step in (Insert(record=inserted), moved):
-            waiting = asyncio.ensure_future(watch.changed())
-            await asyncio.sleep(0)
-            await commit_changes(storage, step)
-            await within_timeout(waiting, f"the wake-up for {type(step).__name__}")
+            async with expect_wake_up(watch, f"for {type(step).__name__}"):
+                await commit_changes(storage, step)
 
 
 @check(18)
@@ -293,8 +313,9 @@ async def a_watch_remembers_a_change_made_while_nothing_waited(subject: Subject)
 
 @check(18, "second_client")
 async def a_watch_wakes_for_another_clients_commit(subject: Subject) -> None:
-    async with await subject.another_client() as other, subject.storage.watch(SPACE, PARTITION, "k") as watch:
-        waiting = asyncio.ensure_future(watch.changed())
-        await asyncio.sleep(0)
+    async with (
+        await subject.another_client() as other,
+        subject.storage.watch(SPACE, PARTITION, "k") as watch,
+        expect_wake_up(watch, "for another client's commit"),
+    ):
         await insert_each(other, make_record("k"))
-        await within_timeout(waiting, "the wake-up for another client's commit")

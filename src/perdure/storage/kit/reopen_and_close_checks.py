@@ -1,4 +1,6 @@
-"""Checks reopening, several clients and closing: promises 18 and 20 to 22 of the storage contract."""
+"""Checks what happens after reopening, with several clients, and on closing: promises 18 and 20 to 22 of the
+storage contract.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from contextlib import suppress
 from ..errors import StorageClosed, StorageError
 from ..records_and_changes import Conflict, Delete, Insert, Refused
 from ..watch import Watch
-from .check_runner import ContractViolation, Subject, check, expect, within_timeout
+from .check_framework import ContractViolation, Subject, check, expect, within_timeout
 from .child_processes import read_line, start_child
 from .sample_records import NOW, PARTITION, SPACE, commit_changes, insert_each, make_record, read_counts
 
@@ -24,9 +26,9 @@ async def everything_is_stored_after_reopening(subject: Subject) -> None:
     await insert_each(storage, *records)
     change = records[0].replace_with(body="2", tag="c", expires_at=NOW + 5)
     await commit_changes(storage, change, Delete(before=records[1]))
-    wanted = [change.after, *records[2:]]
+    expected = [change.after, *records[2:]]
     storage = await subject.reopened()
-    expect(await storage.page(SPACE, PARTITION, limit=99, now=NOW), wanted, "the listing")
+    expect(await storage.page(SPACE, PARTITION, limit=99, now=NOW), expected, "the listing")
     expect(await read_counts(storage), {"a": 9, "b": 9, "c": 1}, "the counts")
     await subject.caught_up()
     expect(await storage.due("l", until=99, limit=99, now=NOW), records[2:], "the lane")

@@ -1,4 +1,4 @@
-"""Sample records, names and bodies that engines may handle incorrectly, and helpers for the checks."""
+"""Sample records, names and bodies that an engine might handle incorrectly, and helpers for the checks."""
 
 from __future__ import annotations
 
@@ -20,23 +20,27 @@ from ..records_and_changes import (
 )
 from ..request_batcher import batched
 from ..storage import Storage
-from .check_runner import ContractViolation, expect
+from .check_framework import ContractViolation, expect
 
 SPACE = Space("kit")
 OTHER_SPACE = Space("kit2")
 PARTITION = "someone"
-NOW: Micros = 1_700_000_000_000_000
-"""The time that checks pass as `now` when the exact time does not matter."""
+NOW: Micros = 4_102_444_800_000_000
+"""The time that checks pass as `now` when the exact time does not matter: the year 2100.
+
+It is in the future because an engine may delete records by its own clock, 7 days after they expire. If checks
+stored records that expired long ago, such an engine could correctly delete them during the check.
+"""
 
 NUMBERS = (0, 1, 2**31, 2**32 + 1, NOW, NOW + 1, 2**52 + 1, MAX_INTEGER - 1, MAX_INTEGER)
-"""Small numbers, times, and numbers near the limits of 32-bit and 53-bit integers."""
+"""Numbers to store: small numbers, times, and numbers near the limits of 32-bit and 53-bit integers."""
 
 HOSTILE_NAMES = (
     "a", "a:b", "a#b", "a/b", "a%3Ab", "{a}", "{a}b", "a{", "a*", "a?", "a\\", "a'b", 'a"b', "a b", " a",
     "a ", "A", "á", "a\u0301", "日本", "😀", "\x01", "\x7f", "\u00ff", "\ud7ff", "\ue000", "\uffff",
     "\U0010ffff", "ab", "aa", "a" * 256,
 )  # fmt: skip
-"""Names that are prefixes of each other, look alike, or have a special meaning in some engine."""
+"""Names that an engine might confuse: prefixes, lookalikes, and names with special characters."""
 
 HOSTILE_BODIES = (
     "{}",
@@ -109,9 +113,9 @@ async def read_counts(
 
 
 async def expect_result(
-    storage: Storage, change: Change, wanted: ChangeResult, what: str, *, now: Micros = NOW
+    storage: Storage, change: Change, expected: ChangeResult, what: str, *, now: Micros = NOW
 ) -> None:
-    """Commit a single change. Raise ContractViolation unless the result is `wanted`."""
-    accepted = accepted_results((wanted,))
-    result = Refused((wanted,)) if accepted is None else Committed(accepted)
+    """Commit a single change. Raise ContractViolation unless the result is `expected`."""
+    accepted = accepted_results((expected,))
+    result = Refused((expected,)) if accepted is None else Committed(accepted)
     expect(await storage.commit([change], now=now), result, what)

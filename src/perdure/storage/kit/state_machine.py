@@ -3,7 +3,7 @@
     TestMyEngine = state_machine(my_engine).TestCase
 
 The model is the memory engine, which perdure's own tests compare with a slow but simple reference engine.
-There are few names, times and tags, so that calls often concern the same records.
+The machine uses only a few names, times and tags, so that calls often concern the same records.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import TypeVar
 
-import hypothesis.strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
-
+from ..install_advice import without_extra
 from ..memory import MemoryEngine
 from ..records_and_changes import (
     Address,
@@ -24,14 +22,21 @@ from ..records_and_changes import (
     Guard,
     Insert,
     InsertIfAbsent,
+    LanePosition,
     Micros,
     Position,
     Record,
     Space,
 )
 from ..storage import Storage
-from .check_runner import Factory, Subject, expect
-from .sample_records import make_record, read_counts
+from .check_framework import Factory, Subject, expect
+from .sample_records import NOW, make_record, read_counts
+
+try:
+    import hypothesis.strategies as st
+    from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+except ModuleNotFoundError as error:
+    raise without_extra("kit", error) from error
 
 T = TypeVar("T")
 
@@ -43,9 +48,10 @@ LANES = ["l", "m"]
 STEP: Micros = 10
 
 _times = st.integers(0, 12).map(lambda n: n * STEP)
+_times_from_now = st.integers(0, 12).map(lambda n: NOW + n * STEP)
 _bodies = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=8)
 _timers = st.none() | st.tuples(st.sampled_from(LANES), _times)
-_expiries = st.none() | st.integers(1, 12).map(lambda n: n * STEP)
+_expiries = st.none() | st.integers(1, 12).map(lambda n: NOW + n * STEP)
 _addresses = st.builds(Address, *(st.sampled_from(names) for names in (SPACES, PARTITIONS, KEYS)))
 _guards = st.none() | st.builds(
     Guard,
@@ -54,6 +60,9 @@ _guards = st.none() | st.builds(
     max_count=st.integers(0, 4),
 )
 _positions = st.none() | st.builds(Position, _times, st.sampled_from(KEYS), st.sampled_from(PARTITIONS))
+_lane_positions = st.none() | st.builds(
+    LanePosition, _times, st.sampled_from(KEYS), st.sampled_from(PARTITIONS), st.sampled_from(SPACES)
+)
 _limits = st.sampled_from([1, 2, 3, 1000])
 
 
@@ -75,7 +84,7 @@ class _Machine(RuleBasedStateMachine):
         self.factory = factory
         self.resources = AsyncExitStack()
         self.loop = asyncio.Runner()
-        self.now: Micros = 0
+        self.now: Micros = NOW
         self.guarded_at: Micros | None = None
         self.known: dict[Address, list[Record]] = {}
         self.model = Storage(MemoryEngine())
@@ -172,10 +181,11 @@ class _Machine(RuleBasedStateMachine):
             f"page {space} {partition} after {after} limit {limit} tag {tag} descending {descending}",
         )
 
-    @rule(lane=st.sampled_from(LANES), until=_times, limit=_limits)
-    def due(self, lane: str, until: Micros, limit: int) -> None:
+    @rule(lane=st.sampled_from(LANES), after=_lane_positions, until=_times, limit=_limits)
+    def due(self, lane: str, after: LanePosition | None, until: Micros, limit: int) -> None:
         self.run_on_both(
-            lambda storage: storage.due(lane, until=until, limit=limit, now=self.now), f"due {lane} {until}"
+            lambda storage: storage.due(lane, after=after, until=until, limit=limit, now=self.now),
+            f"due {lane} after {after} until {until} limit {limit}",
         )
 
     @rule(space=st.sampled_from(SPACES), partition=st.none() | st.sampled_from(PARTITIONS))
@@ -184,7 +194,7 @@ class _Machine(RuleBasedStateMachine):
             lambda storage: read_counts(storage, space, partition, self.now), f"counts {space} {partition}"
         )
 
-    @rule(until=_times)
+    @rule(until=_times_from_now)
     def purge(self, until: Micros) -> None:
         """Call `purge`. Compare the results unless a guard may already have purged some of the records."""
 
@@ -200,7 +210,7 @@ class _Machine(RuleBasedStateMachine):
     def everything(self, space: Space) -> None:
         self.page(space, None, None, 1000, None, descending=False)
         for lane in LANES:
-            self.due(lane, 12 * STEP, 1000)
+            self.due(lane, None, 12 * STEP, 1000)
 
     @rule(steps=st.integers(1, 3))
     def time_passes(self, steps: int) -> None:

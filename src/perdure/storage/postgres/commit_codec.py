@@ -53,7 +53,7 @@ class CommitReply(NamedTuple):
     """The reply of the server, in which numbers and booleans are strings.
 
     `written` and `guard_counts` have an element for each commit. The other fields have an element for each
-    change, and contain the state of the record that was stored at the address of that change.
+    change: the state, before the commit, of the record at the address of the change.
     """
 
     written: Sequence[str]
@@ -75,7 +75,7 @@ def encode_calls(calls: Sequence[CommitCall]) -> Iterator[list[str | None]]:
 def decode_reply(
     calls: Sequence[CommitCall], reply: CommitReply
 ) -> Iterator[Committed | Refused | StorageFailed]:
-    """Yield the result of each commit, or an error if the server and this client decided differently."""
+    """Yield the result of each commit, or an error if the server and this client disagree on the result."""
     states = (
         None if version is None else RecordState(int(version), int(order), tag)
         for version, order, tag in zip(reply.versions, reply.orders, reply.tags, strict=True)

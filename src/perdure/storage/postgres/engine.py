@@ -1,7 +1,7 @@
 """The PostgreSQL engine. It stores records in one schema, which any number of clients can share.
 
-A commit calls the SQL function `commit_group`, so that it takes only one round trip. Concurrent commits share
-one call, and concurrent reads by address share one query. The module `pool` handles lost connections.
+A commit calls the SQL function `commit_group`, so it takes only one round trip. Concurrent commits share one
+call, and concurrent reads by address share one query. The module `pool` handles lost connections.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from itertools import islice
 import asyncpg
 
 from ..contract import Engine, MaintenanceReport, StorageInfo, counter_finding
+from ..damaged_record import Damaged, checked
 from ..errors import (
     OutcomeUnknown,
     StorageBusy,
@@ -21,12 +22,14 @@ from ..errors import (
     StorageFailed,
     StorageFull,
 )
-from ..page_builder import MAX_PAGE_BYTES, Damaged, Page, checked
+from ..page_builder import MAX_PAGE_BYTES, Page
 from ..records_and_changes import (
+    FIRST_LANE_POSITION,
     Address,
     Change,
     Committed,
     Guard,
+    LanePosition,
     Micros,
     PageRequest,
     Purged,
@@ -103,8 +106,13 @@ class PostgresEngine(Engine):
         last = () if request.tag is None else (request.tag,)
         return await self._read(sql, lambda limit: (*first, limit, *last), request.limit, now)
 
-    async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
-        return await self._read(self._sql("due"), lambda limit: (lane, until, limit, now), limit, now)
+    async def due(
+        self, lane: str, *, after: LanePosition | None, until: Micros, limit: int, now: Micros
+    ) -> list[Record]:
+        position = after or FIRST_LANE_POSITION
+        return await self._read(
+            self._sql("due"), lambda limit: (lane, until, limit, now, *position), limit, now
+        )
 
     async def counts(self, space: Space, partition: str | None, *, now: Micros) -> Mapping[Tag, int]:
         if partition is None:
@@ -150,7 +158,7 @@ class PostgresEngine(Engine):
     ) -> list[Record]:
         """Read the records of `listing` one by one, and skip damaged records.
 
-        A statement that reads several records fails if any of them is damaged.
+        This is necessary because a statement that reads several records fails if one of them is damaged.
         """
         count, seen = limit, 0
         page = Page(limit)
@@ -176,7 +184,7 @@ class PostgresEngine(Engine):
     ) -> Sequence[list[Record | None] | Exception]:
         try:
             return await self._get_batch(batch)
-        except StorageCorrupt:  # read separately, so that only the calls that need a damaged record fail
+        except StorageCorrupt:  # read separately, so that only calls that need a damaged record fail
             return [await self._get_each(addresses, now) for addresses, now in batch]
 
     async def _get_each(self, addresses: Sequence[Address], now: Micros) -> list[Record | None] | Exception:
@@ -212,9 +220,9 @@ class PostgresEngine(Engine):
     async def _commit_per_partition(
         self, batch: Sequence[CommitCall], error: StorageBusy
     ) -> Sequence[Committed | Refused | Exception]:
-        """Repeat a failed batch with one call for each partition, because perhaps only one of them is locked.
+        """Repeat a failed batch with one call per partition, because perhaps only one partition is locked.
 
-        If the error was not a lock conflict, or if there is only one partition, raise `error` again.
+        If `error` is not a lock conflict, or if there is only one partition, raise `error`.
         """
         partitions: dict[str, list[int]] = {}
         for index, commit in enumerate(batch):
@@ -257,7 +265,7 @@ class PostgresEngine(Engine):
         return purged
 
     async def _purge_with_retry(self, until: Micros, limit: int) -> list[asyncpg.Record]:
-        """Run a purge. Repeat the purge if it was rolled back because of a concurrent transaction."""
+        """Run a purge. Repeat it if it was rolled back because of a concurrent transaction."""
         for _ in range(MAX_PURGE_ATTEMPTS - 1):
             try:
                 return await self._write("purge", None, until, limit)
@@ -281,10 +289,10 @@ class PostgresEngine(Engine):
 
 
 async def _maintain(pool: ConnectionPool, *, repair: bool) -> MaintenanceReport:
-    """Compare all counters with the records, find damaged records, and update the planner's statistics.
+    """Compare all counters with the records, find damaged records, and update the statistics of the planner.
 
-    With `repair`, also correct the counters, and block all writes meanwhile. PostgreSQL releases unused space
-    by itself.
+    With `repair`, also correct the counters, and block all writes in the meantime. PostgreSQL releases unused
+    space by itself.
     """
     schema = pool.location.quoted_schema
     async with pool.transaction() as session:

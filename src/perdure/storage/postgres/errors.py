@@ -24,6 +24,7 @@ from ..errors import (
     StorageReadOnly,
     StorageUnavailable,
 )
+from ..exception_text import reason_of
 from .location import Location
 
 DRIVER_ERRORS = (
@@ -37,14 +38,17 @@ DRIVER_ERRORS = (
 T = TypeVar("T")
 
 _CONNECTION_LOST_CODES = {"57P01", "57P02", "57P03", "57P05", "25P03", "40003"}
-"""Error codes that mean a lost connection. All codes that start with 08 also mean a lost connection."""
+"""Error codes that mean that the connection was lost. All codes that start with 08 mean the same."""
 
 _ERRORS_BY_CODE: Mapping[str, tuple[type[StorageError], str]] = {
     "25006": (StorageReadOnly, "the server or the session is read-only"),
     "42501": (StorageReadOnly, "the user lacks permissions on the tables; grant them"),
     "53": (StorageUnavailable, "the server is out of connections, memory or another resource"),
     "53100": (StorageFull, "the server's disk is full"),
-    "40": (StorageBusy, "the transaction was rolled back because of a concurrent one"),
+    "40": (
+        StorageBusy,
+        "the transaction was rolled back because it conflicted with a concurrent transaction",
+    ),
     "55P03": (StorageBusy, "other writes locked the partition for longer than lock_timeout"),
     "57014": (StorageBusy, "the statement took longer than statement_timeout"),
     "XX001": (StorageCorrupt, "a table is damaged; restore it from a backup"),
@@ -69,17 +73,18 @@ def as_storage_error(error: Exception, location: Location, *, was_sent: bool = F
     """
     code = _code(error)
     if is_connection_lost(error):
-        if was_sent and not isinstance(error, asyncpg.InterfaceError):  # this error is raised before sending
+        # An InterfaceError is raised before anything is sent.
+        if was_sent and not isinstance(error, asyncpg.InterfaceError):
             reason = "the connection was lost during a write, which may have been applied"
-            return OutcomeUnknown(f"{location.display_name}: {reason} ({error!r})")
-        return StorageUnavailable(f"{location.display_name}: the server is unreachable ({error!r})")
+            return OutcomeUnknown(f"{location.display_name}: {reason} ({reason_of(error)})")
+        return StorageUnavailable(f"{location.display_name}: the server is unreachable ({reason_of(error)})")
     if code in ("42P01", "42883", "3F000"):
         remedy = f"run: perdure migrate --url {location.display_name}"
         return MissingSchema(location.display_name, "the tables do not exist", remedy)
     if isinstance(error, UnicodeDecodeError):
         return StorageCorrupt(f"{location.display_name}: stored text is not valid UTF-8 ({error})")
     kind, reason = _find(_ERRORS_BY_CODE, code) or (StorageFailed, "PostgreSQL failed")
-    return kind(f"{location.display_name}: {reason} ({error})")
+    return kind(f"{location.display_name}: {reason} ({reason_of(error)})")
 
 
 def as_connect_error(error: Exception, location: Location) -> StorageError:
@@ -90,7 +95,7 @@ def as_connect_error(error: Exception, location: Location) -> StorageError:
     if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
         return StorageUnavailable(f"{location.display_name}: no host accepts writes; only standbys responded")
     if isinstance(error, (ssl.SSLError, ValueError)):
-        return CannotOpen(location.display_name, str(error), "check the options for asyncpg in the URL")
+        return CannotOpen(location.display_name, reason_of(error), "check the options for asyncpg in the URL")
     found = _find(_CONNECT_ERRORS, _code(error))
     return CannotOpen(location.display_name, *found) if found else as_storage_error(error, location)
 

@@ -31,19 +31,23 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     schema: str = "perdure"
     """The schema that contains the tables. Each schema is a separate storage."""
     pool: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 8
-    """Maximum number of connections. While a watch is open, one more connection receives notifications."""
+    """Maximum number of connections. While a watch (a reader that waits for a change) is open, one more
+    connection receives notifications.
+    """
     pooler: Literal["transaction"] | None = None
-    """The mode of the connection pooler, such as PgBouncer, in front of the server. None without a pooler."""
+    """The mode of a connection pooler, such as PgBouncer, in front of the server. None if there is none."""
     migrate: Literal["auto", "never"] = "auto"
     """With `auto`, opening the storage creates or migrates the tables if necessary. With `never`, it raises
-    MissingSchema instead."""
+    MissingSchema instead.
+    """
     statement_timeout: _Seconds = 60.0
     """Maximum number of seconds that a statement can take before StorageBusy is raised. 0 means no limit."""
     lock_timeout: _Seconds = 30.0
     """Maximum number of seconds that a commit waits for other writes to its partition. 0 means no limit."""
     persistence: Literal["any", "required", "always"] = "required"
-    """How durable the server's writes must be. `required` refuses a server with `fsync` off, `always` also
-    refuses a server with `full_page_writes` off, and `any` accepts every server."""
+    """How durable the writes of the server must be. `required` refuses a server with `fsync` off. `always`
+    also refuses a server with `full_page_writes` off. `any` accepts every server.
+    """
 
 
 class Location(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +56,7 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
     dsns: tuple[str, ...]
     """The URLs that are passed to the driver, one for each host. The hosts are tried in this order."""
     display_name: str
-    """The URL to show in messages. It contains no user and no password, and `schema` is its only option."""
+    """The URL to show in messages. It contains neither user nor password, and its only option is `schema`."""
     options: Options = Options()
 
     @property
@@ -67,7 +71,7 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def channel(self) -> str:
-        """The name of the notification channel, computed from a hash of the schema name.
+        """The name of the notification channel, which contains a hash of the schema name.
 
         If two schemas have the same hash by chance, watches may wake without a change.
         """
@@ -120,7 +124,7 @@ def _are_valid_hosts(hosts: Sequence[str]) -> bool:
 
 
 def _check_schema(display_name: str, schema: str) -> None:
-    """Refuse a schema name that PostgreSQL would truncate, or that is reserved by PostgreSQL."""
+    """Raise CannotOpen if the schema name is reserved, or so long that PostgreSQL would truncate it."""
     if not 1 <= len(schema.encode()) <= _MAX_IDENTIFIER_BYTES or "\0" in schema:
         reason = f"a schema name must be 1 to {_MAX_IDENTIFIER_BYTES} bytes long and must not contain NUL"
         raise CannotOpen(display_name, reason, "use another schema name")
@@ -130,7 +134,7 @@ def _check_schema(display_name: str, schema: str) -> None:
 
 
 def _invalid_url_error(scheme: str) -> CannotOpen:
-    """Return an error that does not show the URL, because any part of the URL can be part of the password."""
+    """Return an error that does not show the URL, because any part of it may belong to the password."""
     remedy = (
         "use postgresql://user:password@host:port/database "
         "(write @ / ? # in user, password and database as %40 %2F %3F %23)"

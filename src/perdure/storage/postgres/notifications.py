@@ -1,7 +1,7 @@
-"""Wakes the watches of this client when other clients commit. Uses LISTEN or, behind a pooler, polling.
+"""Wakes the watches (waiting readers) of this client when other clients commit.
 
-Listening stops soon after the last open watch is closed. After a reconnect, all watches wake,
-because changes may have been missed.
+A listener uses LISTEN or, behind a connection pooler, polling. It stops soon after the last open watch is
+closed. After a reconnect, all watches wake, because changes may have been missed.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from .pool import Connection
 
 LINGER_SECONDS = 5.0
-"""Seconds to keep listening after the last open watch is closed, because a new watch is often opened soon."""
+"""Number of seconds to listen after the last open watch is closed. A new watch is often opened soon."""
 RECONNECT_DELAY = 1.0
-"""Seconds to wait before a lost connection is replaced."""
+"""Number of seconds to wait before a lost connection is replaced."""
 KEEPALIVE_SECONDS = 30.0
-"""Seconds between two checks of whether the notification connection still works."""
+"""Number of seconds between two checks that the connection for notifications still works."""
 POLL_SECONDS = 0.2
 MAX_PAYLOAD_BYTES = 7_999
 
@@ -49,7 +49,7 @@ class ChangeListener(ABC):
     def message(self, addresses: Sequence[Address] | None) -> str:
         """Return the notification to send after changes at `addresses`.
 
-        If `addresses` is None or does not fit into a notification, the notification wakes all watches.
+        If `addresses` is None or too long for a notification, the notification wakes all watches.
         """
         message = msgspec.json.encode((self._client, addresses))
         if len(message) > MAX_PAYLOAD_BYTES:
@@ -123,7 +123,7 @@ class NotifyListener(ChangeListener):
         except msgspec.DecodeError:  # another application sent this notification
             client, addresses = "", None
         if client == self._client:
-            return  # a change by this client, which woke its watches when the write returned
+            return  # this client made the change, and woke its own watches when the write returned
         if addresses is None:
             self.watches.wake_all()
         else:
@@ -131,7 +131,7 @@ class NotifyListener(ChangeListener):
 
 
 class PollingListener(ChangeListener):
-    """Polls a counter that increases with every change, because LISTEN does not work through a pooler."""
+    """Polls a counter that increases with every change. It is used with poolers, as they lack LISTEN."""
 
     async def _listen_once(self) -> None:
         sql = statement("change_counter", self._pool.location.quoted_schema)

@@ -1,7 +1,7 @@
 """The pool of connections to the server. It handles timeouts, retries and closing.
 
-A read whose connection was lost is repeated once, on a new connection. A write is sent only once. No call
-leaves any state in a session, so a pooler can use a different session for each call.
+If the connection is lost during a read, the read is repeated once, on a new connection. A write is sent only
+once. No call leaves any state in a session, so a pooler can use a different session for each call.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ CONNECT_TIMEOUT = 10.0
 """Maximum number of seconds for connecting to a host."""
 CLOSE_TIMEOUT = 5.0
 CLIENT_TIMEOUT_MARGIN = 10.0
-"""Seconds that the client waits beyond the statement timeout, so that the server's timeout expires first."""
+"""Number of seconds by which the client's timeout exceeds the server's, so the server's expires first."""
 FULL_SCAN_TIMEOUT = 86_400.0
 """Maximum number of seconds for a statement that scans whole tables."""
 _PLANNER_SETTINGS = {"enable_seqscan": "off", "enable_bitmapscan": "off", "enable_sort": "off", "jit": "off"}
 """Settings that make the query planner use indexes, even on a table without statistics.
 
-`jit` is off because PostgreSQL before version 18 assigns a very high cost to a plan that contains a disabled
-operation, and would therefore compile such a plan.
+`jit` is off because PostgreSQL before version 18 assigns a very high cost to a plan with a disabled
+operation, and would therefore JIT-compile the plan.
 """
 _LONG_TRANSACTION_SETTINGS = """
     SET LOCAL statement_timeout = 0;
@@ -44,7 +44,7 @@ _LONG_TRANSACTION_SETTINGS = """
 
 
 class ConnectionPool:
-    """A pool of connections to one server. Use it in one event loop only."""
+    """A pool of connections to one server. Use it in only one event loop."""
 
     def __init__(self, location: Location) -> None:
         self.location = location
@@ -59,7 +59,7 @@ class ConnectionPool:
 
     @classmethod
     async def open(cls, location: Location) -> Self:
-        """Create a pool. The pool connects when it is first used."""
+        """Create a pool. It connects when it is first used."""
         opened = cls(location)
         await opened._pool
         return opened
@@ -67,8 +67,8 @@ class ConnectionPool:
     async def connect(self, *_: object, **__: object) -> Connection:
         """Return a new connection. asyncpg's pool also calls this method, with arguments that are ignored.
 
-        If the caller is cancelled, connecting continues and the connection is then closed, because the driver
-        does not handle cancellation cleanly.
+        If the caller is cancelled, the connection is still opened and then closed, because the driver does
+        not handle cancellation cleanly.
         """
         task = asyncio.ensure_future(_connect(self.location, self.location.dsns))
         self._connecting.add(task)
@@ -96,7 +96,8 @@ class ConnectionPool:
     async def transaction(self) -> AsyncGenerator[Session]:
         """Start a transaction without a time limit, and yield its session.
 
-        If the pool is closed meanwhile, the transaction is cancelled after CLOSE_TIMEOUT seconds.
+        If the pool is closed during the transaction, the transaction is cancelled after CLOSE_TIMEOUT
+        seconds.
         """
         async with self._acquire_tracked() as session:
             try:
@@ -110,7 +111,7 @@ class ConnectionPool:
                 raise await self._storage_error(error, was_sent=True) from error
 
     async def close(self) -> None:
-        """Wait for calls in flight, cancel long transactions after a timeout, and close all connections."""
+        """Wait for running calls, cancel long transactions after a timeout, and close all connections."""
         self._closed = True
         for limit in self._long_running:
             limit.reschedule(asyncio.get_running_loop().time() + CLOSE_TIMEOUT)
@@ -137,7 +138,10 @@ class ConnectionPool:
 
     @asynccontextmanager
     async def _cancel_after_close(self) -> AsyncGenerator[None]:
-        """Cancel the work in this context, also on the server, CLOSE_TIMEOUT seconds after `close` starts."""
+        """When `close` is called, give the code in this context CLOSE_TIMEOUT seconds, and then cancel it.
+
+        The server then cancels the running statement, too.
+        """
         limit = asyncio.timeout(None)
         self._long_running.add(limit)
         try:
@@ -163,7 +167,7 @@ class ConnectionPool:
             try:
                 yield session
             finally:
-                with suppress(*DRIVER_ERRORS):  # after an error the pool closes this connection
+                with suppress(*DRIVER_ERRORS):  # after an error, the pool closes the connection
                     await self._pool.release(session, timeout=CLOSE_TIMEOUT)
         finally:
             self._in_use -= 1
@@ -174,7 +178,7 @@ class ConnectionPool:
 async def _connect(location: Location, dsns: Sequence[str]) -> Connection:
     """Connect to the first host that is reachable and not a standby. Each host has its own timeout.
 
-    Poolers do not support session settings and prepared statements, so neither is used with a pooler.
+    Session settings and prepared statements are not used with a pooler, which does not support them.
     """
     is_pooled = location.options.pooler is not None
     seconds = location.options.statement_timeout
@@ -206,6 +210,6 @@ async def _skip_reset(_: object) -> None:
 
 
 def _terminate_unused(task: asyncio.Task[Connection]) -> None:
-    """Close the connection that `task` opened. The caller was cancelled and cannot use the connection."""
+    """Close the connection that `task` opened for a caller that was cancelled."""
     if not task.cancelled() and task.exception() is None:
         task.result().terminate()

@@ -1,7 +1,7 @@
 """Checks the server, creates and migrates the tables, and loads the SQL statements.
 
-Each SQL statement is in its own file, `sql/<name>.sql`. If several processes migrate at the same time, the
-first process does the work, and the others wait until it has finished.
+Each SQL statement is in its own file, `sql/<name>.sql`. If several processes migrate the same tables at the
+same time, the first process does the work, and the others wait until it has finished.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def migrate(url: str) -> None:
 
 
 async def open_pool(location: Location, *, may_migrate: bool) -> ConnectionPool:
-    """Connect to the server. Create or migrate the tables if necessary and if `may_migrate` is True."""
+    """Connect to the server. If `may_migrate` is True, create or migrate the tables if necessary."""
     pool = await ConnectionPool.open(location)
     try:
         await prepare_schema(pool, may_migrate=may_migrate)
@@ -53,7 +53,10 @@ async def open_pool(location: Location, *, may_migrate: bool) -> ConnectionPool:
 async def prepare_schema(
     pool: ConnectionPool, *, may_migrate: bool, steps: tuple[str, ...] | None = None
 ) -> None:
-    """Create or migrate the tables if necessary. If `may_migrate` is False, raise MissingSchema instead."""
+    """Create or migrate the tables if necessary. If `may_migrate` is False, raise MissingSchema instead.
+
+    Tests can pass other migrations as `steps`. None means the migrations of this version of perdure.
+    """
     location = pool.location
     steps = migrations() if steps is None else steps
     found = await _inspect(location, pool.read)
@@ -145,7 +148,7 @@ def statement(name: str, schema: str) -> str:
 
 @cache
 def page_statement(schema: str, *, one_partition: bool, one_tag: bool, descending: bool) -> str:
-    """Return the statement that reads a page. `migrations/0001.sql` explains the choice of index."""
+    """Return the statement that reads a page. `migrations/0001.sql` explains which index it uses."""
     order = '"order" + 0' if one_tag else '"order"'
     columns = [order, "key"] if one_partition else [order, "key", "partition"]
     scope = "space = $1 AND partition = $2" if one_partition else "space || '' = $1"
@@ -163,9 +166,9 @@ def page_statement(schema: str, *, one_partition: bool, one_tag: bool, descendin
 
 
 def limit_bytes(listing: str, maximum: int) -> str:
-    """Return a statement that ends `listing` when the total size of the bodies reaches `maximum` bytes.
+    """Return a statement that reads `listing` until the total size of the bodies reaches `maximum` bytes.
 
-    The server knows the length of a body without reading it.
+    This is fast, because the server knows the size of a body without reading it.
     """
     sums = "sum(octet_length(body)) OVER (ROWS UNBOUNDED PRECEDING) AS bytes"
     page = f"SELECT *, {sums} FROM ({listing}) AS listed"  # noqa: S608 - `listing` is a packaged statement

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import NamedTuple, cast
 
 from ..contract import MaintenanceReport, StorageInfo
+from ..damaged_record import Damaged
 from ..errors import StorageCorrupt, StorageError
-from ..page_builder import Damaged
 from ..records_and_changes import Address, Space
 from ..request_batcher import batched
 from ..shards import shard_of
@@ -26,20 +26,22 @@ from .topology import Topology
 BATCH_SIZE = 100
 """Maximum number of records or entries in one script call. More would block the server for too long."""
 MAX_RECORDS_PER_READ = 16
-"""Maximum number of records in one request that searches for damage. A record can be up to 2 MiB large."""
+"""Maximum number of records that are read at once to find damaged ones. A record can have up to 2 MiB."""
 INDEX_NAMES = {
-    b"o": "the listing of their partition",
-    b"g": "the listing by tag of their partition",
-    b"e": "the expiry index by tag of their partition",
-    b"O": "the listing over all partitions",
-    b"G": "the listing by tag over all partitions",
-    b"E": "the expiry index by tag over all partitions",
+    b"o": "the partition listings",
+    b"g": "the partition listings by tag",
+    b"e": "the partition expiry indexes by tag",
+    b"O": "the global listings",
+    b"G": "the global listings by tag",
+    b"E": "the global expiry indexes by tag",
     b"T": "the timer index",
     b"X": "the expiry index",
 }
-"""Maps the letter of each index kind to its description. The scripts depend on the order of the letters."""
+"""Maps the letter of each index kind to its description. A global index contains the records of all
+partitions. The scripts depend on the order of the letters.
+"""
 _PREFIXED_KINDS = b"geGET"
-"""The letters of the index kinds in which each entry starts with a tag or a lane."""
+"""The letters of the index kinds in which each entry starts with a tag (label) or a lane (timer queue)."""
 
 
 class _ParsedKey(NamedTuple):
@@ -74,7 +76,7 @@ async def maintain(topology: Topology, router: Router, keys: Keys, *, repair: bo
 
 
 async def server_info(topology: Topology) -> StorageInfo:
-    """Return the first node's server version and clock time, or an empty StorageInfo if the read fails."""
+    """Return the version and clock time of the first node, or an empty StorageInfo if they are unknown."""
     node = (await topology.nodes_by_shard())[0]
     info, time = await node.send_now(("INFO", "server"), ("TIME",))
     if not (isinstance(info, bytes) and isinstance(time, list)):
@@ -88,7 +90,7 @@ async def server_info(topology: Topology) -> StorageInfo:
 
 
 async def _scan(node: Node, keys: Keys) -> AsyncIterator[list[_ParsedKey]]:
-    """Yield, in batches, the keys of this storage that `node` has."""
+    """Yield, in batches, the keys of this storage that are stored on `node`."""
     cursor = b"0"
     while True:
         command = ("SCAN", cursor, "MATCH", keys.scan_pattern, "COUNT", 10 * BATCH_SIZE)
@@ -104,7 +106,7 @@ async def _scan(node: Node, keys: Keys) -> AsyncIterator[list[_ParsedKey]]:
 async def _count_missing(
     router: Router, keys: Keys, records: Sequence[_ParsedKey], *, repair: bool
 ) -> Mapping[bytes, int]:
-    """Count the missing entries in each kind of index. If `repair` is true, add the missing entries."""
+    """Count the missing entries in each kind of index. If `repair` is true, add them."""
     batches = batches_by_shard([record.address for record in records], BATCH_SIZE)
     calls = [_missing_call(keys, batch, repair=repair) for batch in batches]
     total: Counter[bytes] = Counter()
@@ -143,7 +145,10 @@ async def _wrong_type(router: Router, record: _ParsedKey) -> Damaged | None:
 
 
 async def _count_stale(router: Router, keys: Keys, index: _ParsedKey, *, repair: bool) -> int:
-    """Return the number of entries in `index` without a matching record. If `repair` is true, remove them."""
+    """Return the number of entries in `index` that have no matching record.
+
+    If `repair` is true, remove them.
+    """
     scan = MergedScan(router, [ShardScan(index.shard, index.key, LexRange(b"-", b"+"))])
     kind = list(INDEX_NAMES).index(index.kind) + 1
     total = 0
@@ -159,9 +164,9 @@ async def _count_stale(router: Router, keys: Keys, index: _ParsedKey, *, repair:
 
 
 def _entry_address(index: _ParsedKey, entry: bytes) -> Address:
-    """Return the address of the record that `entry` refers to.
+    """Return the address of the record to which `entry` refers.
 
-    In some indexes, the entries lack the space or the partition, which are then parts of the index's key.
+    If the entry does not contain the space or the partition, take these from the key of the index.
     """
     try:
         prefix = entry.index(NUL) + 1 if index.kind in _PREFIXED_KINDS else 0

@@ -15,6 +15,7 @@ from ..records_and_changes import (
     Change,
     Committed,
     Guard,
+    LanePosition,
     Micros,
     PageRequest,
     Purged,
@@ -50,7 +51,7 @@ async def open_engine(url: str) -> RedisEngine:
 
 
 class RedisEngine(Engine):
-    """An open storage on Redis. Use it only in the event loop in which it was opened."""
+    """An open storage on Redis. Use it only in the event loop that opened it."""
 
     name = "redis"
 
@@ -78,8 +79,10 @@ class RedisEngine(Engine):
     async def page(self, request: PageRequest, *, now: Micros) -> list[Record]:
         return await self._reader.page(request, now)
 
-    async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
-        return await self._reader.due(lane, until, limit, now)
+    async def due(
+        self, lane: str, *, after: LanePosition | None, until: Micros, limit: int, now: Micros
+    ) -> list[Record]:
+        return await self._reader.due(lane, after, until, limit, now)
 
     async def counts(self, space: Space, partition: str | None, *, now: Micros) -> Mapping[Tag, int]:
         return await self._reader.counts(space, partition, now)

@@ -15,6 +15,7 @@ from ..errors import (
     StorageReadOnly,
     StorageUnavailable,
 )
+from ..exception_text import reason_of
 
 _E = TypeVar("_E", bound=StorageError)
 
@@ -26,7 +27,7 @@ _ERRORS_BY_CODE: dict[str, tuple[type[StorageError], str]] = {
     "READONLY": (StorageUnavailable, "the server has become a replica"),
     "LOADING": (StorageUnavailable, "the server is still loading its data"),
     "MASTERDOWN": (StorageUnavailable, "the server has lost its master"),
-    "NOREPLICAS": (StorageUnavailable, "fewer replicas are connected than min-replicas-to-write"),
+    "NOREPLICAS": (StorageUnavailable, "fewer replicas are connected than min-replicas-to-write requires"),
     "CLUSTERDOWN": (StorageUnavailable, "the cluster, or a part of it, is down"),
     "TRYAGAIN": (StorageUnavailable, "the keys are being moved to another node"),
     "MOVED": (StorageUnavailable, "the nodes disagree about which node has the keys"),
@@ -50,31 +51,31 @@ def server_error(error: RedisError, where: str, *, writes: bool = False) -> Stor
 
     A command that fails has usually changed nothing. There is one exception: if the key of an index has a
     value of the wrong type, the write script may fail after it has written something. If `writes` is true,
-    this error becomes StorageFailed instead of StorageCorrupt, so that the caller reads before it writes.
+    this case is reported as StorageFailed instead of StorageCorrupt, so that the caller reads before it
+    writes again.
     """
     kind, what = _ERRORS_BY_CODE.get(error_code(error), (StorageFailed, "the server failed"))
     if writes and kind is StorageCorrupt:
         kind = StorageFailed
-    return _with_cause(kind(f"{where}: {what} ({error})"), error)
+    return _with_cause(kind(f"{where}: {what} ({reason_of(error)})"), error)
 
 
 def unreachable_error(error: Exception, where: str) -> StorageUnavailable:
-    return _with_cause(StorageUnavailable(f"{where}: cannot be reached ({_reason(error)})"), error)
+    return _with_cause(StorageUnavailable(f"{where}: cannot be reached ({reason_of(error)})"), error)
 
 
 def unknown_outcome_error(error: Exception, where: str) -> OutcomeUnknown:
     return _with_cause(
-        OutcomeUnknown(f"{where}: no reply to a command that was sent ({_reason(error)})"), error
+        OutcomeUnknown(f"{where}: no reply to a command that was sent ({reason_of(error)})"), error
     )
 
 
 def failed_read_error(error: StorageError) -> StorageUnavailable:
-    """Return a retryable error with the message and the cause of `error`, for a read whose reply was lost."""
+    """Return the error for a read whose reply was lost.
+
+    The returned error is retryable, and has the message and the cause of `error`.
+    """
     return _with_cause(StorageUnavailable(*error.args), error.__cause__)
-
-
-def _reason(error: Exception) -> str:
-    return str(error) or type(error).__name__
 
 
 def _with_cause(error: _E, cause: BaseException | None) -> _E:

@@ -29,7 +29,7 @@ _KINDS: dict[str, tuple[Kind, int]] = {
     "sentinel": ("sentinel", 26379),
     "cluster": ("cluster", 6379),
 }
-"""Maps the part of a URL scheme after the plus sign to the kind of topology and the default port."""
+"""Maps the part of a URL scheme after its plus sign to the kind of topology and the default port."""
 _RESERVED_DRIVER_OPTIONS = frozenset(
     [
         "connection_class",
@@ -60,14 +60,15 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     prefix: _Prefix = "perdure"
     """The prefix of all keys. Each storage on the same server needs a different prefix."""
     timeout: Seconds = 5.0
-    """Seconds to wait for a connection or a reply. Retries of a call also stop after this time."""
+    """Number of seconds to wait for a connection or a reply. Retries of a call also stop after this time."""
     replicas: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
-    """The number of replicas that must confirm a commit before the commit returns."""
+    """Number of replicas that must confirm a commit before it returns."""
     replica_timeout: Seconds = 1.0
-    """Seconds to wait for the replicas. If too few confirm in time, the commit raises OutcomeUnknown."""
+    """Number of seconds to wait for the replicas. If too few confirm in time, OutcomeUnknown is raised."""
     persistence: Literal["any", "required", "always"] = "required"
     """The persistence that a server must have: `any` (even none), `required` (an append-only file), or
-    `always` (an append-only file that is flushed to disk after each write)."""
+    `always` (an append-only file that is flushed to disk after each write).
+    """
     eviction: Literal["refuse", "accept"] = "refuse"
     """Whether to `refuse` or `accept` a server that evicts records when its memory is full."""
 
@@ -135,7 +136,7 @@ def parse_url(url: str) -> Location:
 
 
 def _path(path: str, kind: Kind) -> tuple[str, int]:
-    """Return the master's service name and the database number. Without sentinels, the name is empty."""
+    """Return the service name of the master and the database number. Without sentinels, the name is empty."""
     names = [unquote(each) for each in path.split("/") if each]
     service = names.pop(0) if kind == "sentinel" else ""
     database = int(names.pop(0)) if names and kind != "cluster" else 0
@@ -156,7 +157,7 @@ def _driver_options(name: str, given: dict[str, str]) -> dict[str, Any]:
 
 
 def _check_driver(name: str, driver: dict[str, Any]) -> None:
-    """Check the arguments for redis-py by creating a connection object with them, without connecting."""
+    """Check the arguments for redis-py by creating a connection object, which is not connected."""
     arguments = {
         key: value for key, value in driver.items() if key not in ("connection_class", "max_connections")
     }

@@ -25,18 +25,18 @@ from .scripts import Command
 
 Host: TypeAlias = tuple[str, int]
 Reply: TypeAlias = object
-"""The server's reply to a command, or an exception object if the command failed."""
+"""The reply of the server to a command, or an exception object if the command failed."""
 
 MAX_CALLS_PER_BATCH = 256
 """Maximum number of calls that are sent in one round trip."""
 MAX_BATCH_BYTES = 4 * 1024 * 1024
-"""Maximum total size, in bytes, of the commands in one round trip, unless a single call is larger."""
+"""Maximum total size in bytes of the commands in one round trip. A larger call is sent alone."""
 MAX_CONCURRENT_READS = 4
-"""Maximum number of concurrent round trips for reads. Writes use only one, because two were not faster."""
+"""Maximum number of concurrent round trips for reads. Writes use 1 at a time, because 2 were not faster."""
 
 
 class Connection(Protocol):
-    """The methods of redis-py's connection that this module uses."""
+    """The methods of a redis-py connection that this module uses."""
 
     async def on_connect(self) -> None: ...
     async def send_packed_command(self, command: Sequence[bytes], *, check_health: bool) -> None: ...
@@ -85,10 +85,10 @@ def _check_role(reply: list[object] | dict[object, object]) -> None:
 
 
 class Node:
-    """A server and its connections. Use a node in one event loop only.
+    """A server and its connections. Use a node in only one event loop.
 
-    A write returns when at least `replicas` replicas have confirmed the write, or after `replica_timeout`
-    seconds.
+    A write succeeds when at least `replicas` replicas have confirmed it. If they do not confirm it within
+    `replica_timeout` seconds, the reply is an OutcomeUnknown error.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Node:
         return f"{host}:{port}"
 
     async def send(self, commands: Sequence[Command], *, writes: bool = False) -> Sequence[Reply]:
-        """Send commands, and return the reply to each. `writes` must be true for calls of the write script.
+        """Send commands, and return the reply to each. `writes` must be true for calls to the write script.
 
         If too few replicas confirm a write, the reply to that write is an OutcomeUnknown error.
         """
@@ -130,7 +130,7 @@ class Node:
             await self.pool.disconnect(inuse_connections=False)
 
     async def close(self) -> None:
-        """Wait for the commands in flight, then disconnect."""
+        """Wait until all running commands have ended, then disconnect."""
         await self._writes.close()
         await self._reads.close()
         with suppress(RedisError):  # the connections are closed even if this fails
@@ -178,16 +178,16 @@ class Node:
     def _under_replicated(self, reply: Reply, confirmed: Reply) -> Reply:
         if not isinstance(reply, list) or not cast("list[object]", reply)[0]:
             return cast("Reply", reply)  # the call wrote nothing
-        number = confirmed if isinstance(confirmed, int) else "an unknown number"
-        what = f"only {number} of {self._replicas} replicas confirmed it"
+        number = confirmed if isinstance(confirmed, int) else "unknown"
+        what = f"too few replicas confirmed it in time (confirmed: {number}, required: {self._replicas})"
         return OutcomeUnknown(f"{self.name}: written, but {what}")
 
 
 async def _reply(connection: Connection) -> Reply:
-    """Return the server's reply. Return a server error as a value, but raise a connection error.
+    """Return the reply of the server. Return a server error as a value, but raise a connection error.
 
-    BusyLoadingError and AuthenticationError are server errors, although they are subclasses of the driver's
-    ConnectionError.
+    BusyLoadingError and AuthenticationError are server errors, although they are subclasses of the
+    ConnectionError of the driver.
     """
     try:
         return await connection.read_response(disconnect_on_error=False)

@@ -1,7 +1,7 @@
-"""Receives a notification when another client changes records. Subscribes only while there are watches.
+"""Receives notifications from other clients, and wakes the watches (readers that wait for a change).
 
-Messages are lost while the connection is broken. Therefore every successful subscription, including
-the first, wakes all watches.
+The client is subscribed only while there are watches. Messages are lost while the connection is broken.
+Therefore every successful subscription, including the first, wakes all watches.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ..watch import WatchRegistry
 from .topology import Topology
 
 KEEPALIVE_SECONDS = 10.0
-"""Seconds without a message after which a ping is sent to the server."""
+"""Number of seconds without a message after which a ping is sent to the server."""
 RESUBSCRIBE_DELAY = 0.5
-"""Seconds between the loss of a connection and the next attempt to subscribe."""
+"""Number of seconds between the loss of a connection and the next attempt to subscribe."""
 
 
 class Listener:
-    """Wakes watches when another client changes a record. Use a listener in one event loop only."""
+    """Wakes watches when another client changes a record. Use a listener in only one event loop."""
 
     def __init__(self, topology: Topology, channel: bytes, client: bytes) -> None:
         self.watches = WatchRegistry(on_watched_changed=self._update)
@@ -69,7 +69,7 @@ class Listener:
                 await subscription.subscribe(self._channel)
             is_pinged = False
             while not (is_pinged and (await self._topology.nodes_by_shard())[0] is not node):
-                # The driver may reconnect in get_message, without a time limit.
+                # The driver may reconnect in get_message, which has no time limit of its own.
                 async with asyncio.timeout(2 * KEEPALIVE_SECONDS):
                     message = cast(
                         "dict[str, Any] | None", await subscription.get_message(timeout=KEEPALIVE_SECONDS)

@@ -1,8 +1,8 @@
 """Reads records by address or through an index, and counts them.
 
-A listing first reads index entries, then the records that the entries refer to. Records are skipped if they
-have expired, or if they were changed or deleted between the two reads. The listing reads more entries until
-the page is full or the index ends.
+A listing first reads entries of an index, and then the records to which these entries refer. Records are
+skipped if they have expired, were deleted, or no longer match their entry. The listing reads more entries
+until the page is full or the index ends.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from functools import partial
 from itertools import takewhile
 from typing import cast
 
-from ..page_builder import MAX_PAGE_BYTES, Damaged, Page, checked
-from ..records_and_changes import Address, Micros, PageRequest, Record, Space, Tag
+from ..damaged_record import Damaged, checked
+from ..page_builder import MAX_PAGE_BYTES, Page
+from ..records_and_changes import Address, LanePosition, Micros, PageRequest, Record, Space, Tag
 from ..shards import SHARD_COUNT, shard_of
 from .router import Call, Router
 from .scripts import COUNTS_SCRIPT, RECORDS_SCRIPT, Command
@@ -30,10 +31,13 @@ from .stored_layout import (
     listing_range,
     position_entry,
     tag_prefix,
+    timer_entry,
 )
 
 MAX_RECORDS_PER_READ = 1000
-"""Maximum number of index entries that a listing reads in one step. The number doubles with each step."""
+"""Maximum number of index entries that a listing reads in one step. Each step reads twice as many as the step
+before it, up to this number.
+"""
 
 
 class Reader:
@@ -47,10 +51,10 @@ class Reader:
     async def _read(
         self, addresses: Sequence[Address], now: Micros, command: Callable[[list[bytes]], Command]
     ) -> list[Record | Damaged | None]:
-        """Read records with one command for each shard, or with one command if one server has all shards.
+        """Read records with one command per shard, or with a single command if one server has all shards.
 
         `command` builds a command from the keys of the records. To limit the size of a reply, the server may
-        omit records at its end. Return only the records that come before the first omitted record.
+        omit the last records. Return only the records before the first omitted record.
         """
         groups: defaultdict[int, list[int]] = defaultdict(list)
         for index, address in enumerate(addresses):
@@ -85,9 +89,13 @@ class Reader:
         scan = MergedScan(self._router, scans, descending=request.descending)
         return await self._read_entries(scan, address, is_current, request.limit, now)
 
-    async def due(self, lane: str, until: Micros, limit: int, now: Micros) -> list[Record]:
+    async def due(
+        self, lane: str, after: LanePosition | None, until: Micros, limit: int, now: Micros
+    ) -> list[Record]:
         prefix = len(lane.encode()) + 1
         lex_range = due_range(lane, until)
+        if after is not None:
+            lex_range = lex_range.starting_after(timer_entry(lane, after))
         scans = [ShardScan(shard, self._keys.timer_index(shard), lex_range) for shard in range(SHARD_COUNT)]
 
         def is_current(record: Record, entry: bytes) -> bool:
@@ -122,9 +130,10 @@ class Reader:
         limit: int,
         now: Micros,
     ) -> list[Record]:
-        """Return up to `limit` records to which the index entries of `scan` refer.
+        """Return up to `limit` of the records to which the index entries of `scan` refer.
 
-        `address` returns the address in an entry. Skip a record if `is_current(record, entry)` is false.
+        `address` returns the address of the record to which an entry refers. Skip a record if
+        `is_current(record, entry)` is false.
         """
         page = Page(limit)
         count = limit

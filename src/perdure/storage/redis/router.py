@@ -1,7 +1,7 @@
-"""Sends each call to the node that has its shard, follows redirects, and repeats a call if that is safe.
+"""Sends each call to the node that has its shard, follows redirects, and retries a call if that is safe.
 
-A call is retried if it was certainly not executed: it could not be sent, or the server does not have the
-shard or the script. If the reply was lost, a read is retried, but a write is not.
+A call is retried if it was certainly not executed: for example, it could not be sent, or the server does not
+have the shard or the script. If the reply was lost, a read is retried, but a write is not.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ Call: TypeAlias = tuple[int, Command]
 """A shard number, and a command for the node that has the shard."""
 
 RETRY_DELAYS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.4)
-"""Seconds to wait before each retry. The last value also applies to all further retries."""
+"""Number of seconds to wait before each retry. The last value applies to all further retries, too."""
 _WRONG_NODE_ERRORS = (BusyLoadingError, ClusterDownError, ReadOnlyError, StorageUnavailable)
-"""Errors after which the topology is discovered again. The call was not executed, perhaps because the node no
-longer has the shard.
+"""Errors after which the topology is discovered again. The call was not executed, possibly because the node
+no longer has the shard.
 """
 _NOT_EXECUTED_ERRORS = (AskError, NoScriptError, TryAgainError, *_WRONG_NODE_ERRORS)
 
@@ -71,12 +71,12 @@ class Router:
         return replies
 
     async def write(self, calls: Sequence[Call]) -> list[Reply]:
-        """Send calls of the write script. Return, for each call, the server's reply or an error."""
+        """Send calls to the write script. Return the reply of the server, or an error, for each call."""
         with self._calls:
             return await self._call_with_retry(calls, writes=True)
 
     async def close(self) -> None:
-        """Refuse further calls. Wait until the calls in flight, including their retries, have ended."""
+        """Refuse further calls, and wait until all running calls, including their retries, have ended."""
         await self._calls.drain()
 
     async def _call_with_retry(self, calls: Sequence[Call], *, writes: bool) -> list[Reply]:
@@ -135,7 +135,7 @@ class Router:
 
         MOVED means that the shard has moved: remember the new node, and return `reply`, so that the call is
         retried. ASK means that the shard is being moved: send only this call to the other node, and return
-        that node's reply.
+        the reply of that node.
         """
         if not isinstance(reply, AskError):
             return reply

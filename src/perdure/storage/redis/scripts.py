@@ -1,6 +1,7 @@
 """Loads the Lua scripts that run in the server. Each script starts with the functions of `lua/record.lua`.
 
-A script is called by its hash. If the server does not have the script, the call is repeated with the text.
+A script is called by its hash. If the server does not know the hash, the call is repeated with the text of
+the script.
 """
 
 from __future__ import annotations
@@ -47,5 +48,5 @@ RECORDS_SCRIPT = _load("records")
 
 
 def with_script_text(command: Command) -> Command:
-    """Replace the hash in `command` by the script's text, for a server that does not have the script."""
+    """Return a command that calls the same script by sending its text instead of its hash."""
     return ("EVAL", _TEXT_BY_SHA[command[1]], *command[2:])

@@ -1,8 +1,9 @@
-"""Checks, before a storage is opened, that its servers keep acknowledged writes and its format is supported.
+"""Checks, before a storage is opened, that its servers keep acknowledged writes.
 
 A server with a memory limit may be configured to evict keys when its memory is full. A server without an
 append-only file loses its newest writes when its process is killed. Such servers, and servers whose
-configuration cannot be read, are refused unless the options in the URL accept them.
+configuration cannot be read, are refused unless the options in the URL accept them. The format of the stored
+data is checked, too.
 """
 
 from __future__ import annotations
@@ -87,13 +88,13 @@ async def _check_persistence(location: Location, node: Node, info: dict[str, str
     elif location.options.persistence == "always":
         [reply] = await node.send_now(("CONFIG", "GET", "appendfsync"))
         if reply not in ([b"appendfsync", b"always"], {b"appendfsync": b"always"}):
-            reason = f"{node.name} does not flush each write to disk, or its appendfsync cannot be read"
+            reason = f"the setting appendfsync of {node.name} is not 'always', or cannot be read"
             remedy = "set appendfsync always, or remove persistence=always from the URL"
             raise UnsafeServer(location.display_name, reason, remedy)
 
 
 def _refuse_unless_accepted(location: Location, reason: str, remedy: str) -> None:
-    """Raise UnsafeServer. If the URL contains `persistence=any`, only log a warning instead."""
+    """Raise UnsafeServer or, if the URL contains `persistence=any`, log a warning."""
     if location.options.persistence != "any":
         remedy += ", or add persistence=any to the URL to accept that writes can be lost"
         raise UnsafeServer(location.display_name, reason, remedy)
@@ -101,9 +102,10 @@ def _refuse_unless_accepted(location: Location, reason: str, remedy: str) -> Non
 
 
 async def _check_format(location: Location, router: Router, keys: Keys) -> None:
-    """Check the stored format version, or store FORMAT_VERSION if there is none.
+    """Check the stored format version. If no version is stored, store FORMAT_VERSION.
 
-    The command is sent as a read, because repeating the command is safe.
+    The command is sent as a read, because a read is repeated if its reply is lost. Repeating this command is
+    safe.
     """
     try:
         (stored,) = await router.read([(0, ("SET", keys.format_key, FORMAT_VERSION, "NX", "GET"))])
@@ -112,5 +114,5 @@ async def _check_format(location: Location, router: Router, keys: Keys) -> None:
         reason = f"the key {keys.format_key.decode()} was not written by perdure"
         raise ForeignStorage(location.display_name, reason, "set an unused prefix in the URL") from error
     if version > FORMAT_VERSION:
-        reason = f"its format is {version}, but this version of perdure supports only {FORMAT_VERSION}"
+        reason = f"its format is {version}, but this version of perdure supports up to {FORMAT_VERSION}"
         raise NewerSchema(location.display_name, reason, "upgrade perdure")

@@ -1,7 +1,7 @@
 """Reads a range of a sorted index from several shards, and merges the entries into one sorted sequence.
 
 The first read takes only a few entries from each shard, because the entries that the caller needs are spread
-over all shards. Later reads take more entries, but only from shards that have no entries left to return.
+over all shards. Later reads take more entries, but only from shards that have no unreturned entries left.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from .stored_layout import LexRange
 class ShardScan:
     """A scan of one shard of an index.
 
-    `entries` holds the entries that were read but not yet taken by the caller. `remaining` is the part of the
-    range that was not yet read.
+    `entries` contains the entries that have been read but not yet returned. `remaining` is the part of the
+    range that has not been read yet.
     """
 
     def __init__(self, shard: int, key: bytes, lex_range: LexRange) -> None:
@@ -43,7 +43,7 @@ class ShardScan:
 
 
 class MergedScan:
-    """A scan of one or more shards of an index. It returns the shards' entries as one sorted sequence."""
+    """A scan of one or more shards of an index. It returns the entries of all shards in sorted order."""
 
     def __init__(self, router: Router, scans: Sequence[ShardScan], *, descending: bool = False) -> None:
         self._router = router
@@ -52,7 +52,7 @@ class MergedScan:
         self._is_started = False
 
     async def take(self, count: int) -> list[bytes]:
-        """Return the next `count` entries of all shards together, or fewer at the end of the scan."""
+        """Return the next `count` entries of all shards, or fewer at the end of the scan."""
         found: list[bytes] = []
         while len(found) < count:
             await self._refill(count)
@@ -62,7 +62,7 @@ class MergedScan:
         return found
 
     async def _refill(self, count: int) -> None:
-        """Read more entries from each shard that has no entries left to return and may have unread ones."""
+        """Read more entries from the shards that have no entries left to return but may have unread ones."""
         empty = [scan for scan in self._scans if not scan.entries and not scan.is_exhausted]
         is_first = not self._is_started and len(self._scans) > 1
         limit = min(count, count // 16 + 8) if is_first else count
@@ -84,8 +84,8 @@ class MergedScan:
     def _pop_sorted(self, count: int) -> list[bytes]:
         """Remove and return up to `count` entries in sorted order.
 
-        If a shard may have unread entries, they follow the last entry that was read from it. Therefore return
-        no entry of any shard that comes after this last entry, because the unread entries could come first.
+        The unread entries of a shard follow the last entry that was read from this shard. Do not return an
+        entry that comes after this last entry, because an unread entry may precede it.
         """
         last_read = [scan.entries[-1] for scan in self._scans if not scan.is_exhausted]
         parts = [[(entry, scan.shard) for entry in scan.entries] for scan in self._scans if scan.entries]

@@ -1,10 +1,12 @@
 """Defines the names of Redis keys, the entries of indexes, and the stored form of a record.
 
-All Redis keys of a shard have the same hash tag, so a cluster keeps them in one slot, and one script can use
-them all. Names are separated by NUL, which no name contains. Every index is a sorted set whose scores are all
-equal, so its entries are sorted by their bytes. Numbers have 16 digits, so that they sort in numerical order.
-No counters are stored: `counts` counts the entries in a range of an index. In this table, `key` is the key of
-a record within its partition:
+All Redis keys of a shard (a fixed group of partitions) have the same hash tag, so a cluster keeps them in one
+slot, and one script can use them all. Names are separated by NUL, which no name contains. Every index is a
+sorted set whose scores are all equal, so its entries are sorted by their bytes. Numbers have 16 digits, so
+that they sort in numerical order. No counters are stored: `counts` counts the entries in a range of an index.
+
+In this table, `key` is the key of a record within its partition, `tag` is the label of a record, and `lane`
+is the timer queue of a record:
 
     Redis key                                   entries of the index
     R space partition key                       (a record, stored as one string)
@@ -17,8 +19,9 @@ a record within its partition:
     T                                           lane wake-up key partition space
     X                                           expiry key partition space
 
-A record's string starts with the version, order, expiry and wake-up time, each with 16 digits. The tag, lane
-and body follow, separated by NUL. The scripts read everything except the body (see `lua/record.lua`).
+The string of a record starts with the version, order, expiry time and wake-up time, each with 16 digits. The
+tag, lane and body follow, separated by NUL. The scripts read everything except the body (see
+`lua/record.lua`).
 """
 
 from __future__ import annotations
@@ -28,8 +31,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from ..page_builder import Damaged
-from ..records_and_changes import Address, Micros, Position, Record, RecordState, Space, Tag
+from ..damaged_record import Damaged
+from ..records_and_changes import Address, LanePosition, Micros, Position, Record, RecordState, Space, Tag
 from ..request_batcher import batched
 from ..shards import SHARD_COUNT, shard_of
 
@@ -48,7 +51,7 @@ def join_names(*names: str) -> bytes:
 
 
 class Keys:
-    """Builds the names of one storage's Redis keys. Every name contains the storage's prefix."""
+    """Builds the names of the Redis keys of one storage. Every name contains the prefix of the storage."""
 
     def __init__(self, prefix: str) -> None:
         self.hash_tags = tuple(f"{{{prefix}:{shard:02}}}".encode() for shard in range(SHARD_COUNT))
@@ -78,17 +81,17 @@ class Keys:
         return self.hash_tags[shard] + (b"g" if by_tag else b"o") + join_names(space, partition)
 
     def count_indexes(self, space: Space, partition: str | None, shard: int) -> tuple[bytes, bytes]:
-        """Return the keys of the two indexes for `counts`: the listing by tag and the expiry index by tag."""
+        """Return the keys of the listing by tag and of the expiry index by tag, which `counts` uses."""
         expiries = b"E" + space.encode() if partition is None else b"e" + join_names(space, partition)
         return self.listing_index(space, partition, shard, by_tag=True), self.hash_tags[shard] + expiries
 
     def script_keys(
         self, partitions: Iterable[tuple[Space, str]], addresses: Sequence[Address]
     ) -> list[bytes]:
-        """Return the keys that a script needs for records of one shard, in the order that the script expects.
+        """Return the keys that a script needs for these records, in the order that the script expects.
 
-        The keys are those of the timer index, the expiry index, six indexes for each of `partitions`, and the
-        records at `addresses`.
+        All records must be in the same shard. The result contains the keys of the timer index, the expiry
+        index, six indexes for each of `partitions`, and the records at `addresses`.
         """
         shard = shard_of(addresses[0].partition)
         tag = self.hash_tags[shard]
@@ -118,7 +121,10 @@ def entry_names(entry: bytes, prefix: int) -> list[str]:
 
 
 def entry_address(entry: bytes, prefix: int) -> Address:
-    """Return the address that `entry`, from the timer index or the expiry index, refers to."""
+    """Return the address in an entry of the timer index or the expiry index.
+
+    The first number in the entry starts after `prefix` bytes.
+    """
     key, partition, space = entry_names(entry, prefix)
     return Address(Space(space), partition, key)
 
@@ -131,7 +137,7 @@ class LexRange(msgspec.Struct, frozen=True):
     descending: bool = False
 
     def starting_after(self, entry: bytes) -> LexRange:
-        """Return the part of the range that follows `entry`."""
+        """Return the part of this range that follows `entry`."""
         return LexRange(b"(" + entry, self.last, self.descending)
 
 
@@ -157,9 +163,15 @@ def listing_range(tag: Tag | None, *, descending: bool) -> LexRange:
 
 
 def due_range(lane: str, until: Micros) -> LexRange:
-    """Return the range of the timer index that contains a lane's records with `wake_at <= until`."""
+    """Return the range of the timer index that contains the records of a lane with `wake_at <= until`."""
     prefix = lane.encode() + NUL
     return LexRange(b"[" + prefix, b"(" + prefix + encode_number(until + 1))
+
+
+def timer_entry(lane: str, position: LanePosition) -> bytes:
+    """Return the timer index entry for a position in a lane."""
+    names = join_names(position.key, position.partition, position.space)
+    return lane.encode() + NUL + encode_number(position.wake_at) + names
 
 
 def expired_range(until: Micros) -> LexRange:
@@ -200,7 +212,10 @@ def decode_record(address: Address, value: bytes) -> Record | Damaged:
 
 
 def encode_state(record: Record) -> bytes:
-    """Encode a record's version, order and tag. The write script compares them with the stored record."""
+    """Encode the version, order and tag of a record.
+
+    The write script compares them with the stored record.
+    """
     return encode_number(record.version) + encode_number(record.order) + record.tag.encode()
 
 

@@ -1,6 +1,6 @@
-"""Finds out which node has which shard, from the URL, from sentinels, or from the slot map of a cluster.
+"""Finds out which node has which shard: from the URL, from sentinels, or from the slot map of a cluster.
 
-The known topology may be out of date. After a call of `invalidate`, it is discovered again when needed.
+The known topology may be out of date. After a call to `invalidate`, it is discovered again on next use.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from .node import Host, Node, parse_info
 from .stored_layout import Keys
 
 DISCOVERY_GRACE = 0.1
-"""Seconds to wait for the slot maps of all nodes. After that, one complete slot map is enough."""
+"""Number of seconds to wait for the slot maps of all nodes. After that, one complete slot map is enough."""
 
 
 class Topology(ABC):
-    """The known nodes, and the node of each shard. Use a topology in one event loop only."""
+    """The known nodes, and the node of each shard. Use a topology in only one event loop."""
 
     is_single_server: ClassVar[bool] = True
     """Whether one server has all shards, so that one command can use keys of several shards."""
@@ -55,7 +55,7 @@ class Topology(ABC):
         self._nodes_by_shard = None
 
     def move_shard(self, shard: int, host: Host) -> None:
-        """Remember that `shard` has moved to `host`. The shard's old node has reported the move."""
+        """Remember that `shard` has moved to `host`. The previous node of the shard has reported this."""
         if self._nodes_by_shard is not None:
             self._nodes_by_shard[shard] = self.node(host)
 
@@ -123,7 +123,7 @@ class SentinelTopology(Topology):
 
 
 class ClusterTopology(Topology):
-    """A cluster. Each node reports a slot map, which says which node has which slot."""
+    """A cluster. Each node reports a slot map, which contains the node of each slot."""
 
     is_single_server = False
 
@@ -174,7 +174,7 @@ class _SlotMap(msgspec.Struct, frozen=True):
 async def _best_slot_map(requests: Sequence[asyncio.Task[_SlotMap]]) -> _SlotMap:
     """Return the best slot map that arrives within DISCOVERY_GRACE seconds.
 
-    If no complete slot map has arrived by then, wait for a complete one, or until all nodes have answered.
+    If no complete slot map has arrived by then, wait until one arrives or until all nodes have answered.
     """
     done, waiting = await asyncio.wait(requests, timeout=DISCOVERY_GRACE)
     while waiting and not any(task.result().hosts for task in done):

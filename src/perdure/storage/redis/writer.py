@@ -1,8 +1,8 @@
-"""Writes each commit, and each batch of a purge, with one call of the write script.
+"""Writes each commit, and each batch of a purge, with one call to the write script.
 
-Each call declares all keys that the script can use. Otherwise, a commit could be half written while the slot
-of the keys is being moved to another node. All keys are known in advance, because a key contains only parts
-of an address. Tags, lanes and times are in the entries of the indexes.
+Each call declares all keys that the script can use. Otherwise, a commit could be partly written while the
+slot of the keys is being moved to another node. All keys are known in advance, because a key contains only
+parts of an address. Tags (labels), lanes (timer queues) and times are in the entries of the indexes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ MAX_PURGED_PER_CALL = 100
 
 
 class Writer:
-    """Writes commits and purges records. Sends notifications, in which `client` identifies the sender."""
+    """Writes commits, purges records, and notifies other clients. `client` identifies this client."""
 
     def __init__(self, router: Router, keys: Keys, client: bytes) -> None:
         self._router = router
@@ -78,7 +78,10 @@ class Writer:
     async def purge(
         self, until: Micros, limit: int, wake: Callable[[Iterable[Address]], None]
     ) -> list[Purged]:
-        """Delete expired records and wake their watches. An error does not undo earlier deletions."""
+        """Delete expired records, and call `wake` with the addresses of all deleted records.
+
+        An error does not undo earlier deletions.
+        """
         lex_range = expired_range(until)
         scans = [ShardScan(shard, self._keys.expiry_index(shard), lex_range) for shard in range(SHARD_COUNT)]
         scan = MergedScan(self._router, scans)
@@ -93,7 +96,7 @@ class Writer:
         except StorageError as error:
             if not purged:
                 raise
-            reason = f"{len(purged)} records were purged, perhaps more, before an error occurred ({error})"
+            reason = f"at least {len(purged)} records were purged before an error occurred ({error})"
             raise OutcomeUnknown(reason) from error
         finally:
             wake(each.address for each in purged)
@@ -102,7 +105,7 @@ class Writer:
     async def _delete_expired(
         self, addresses: Sequence[Address], until: Micros, purged: list[Purged]
     ) -> None:
-        """Delete the records at `addresses` that have expired. Append them to `purged`, in the same order."""
+        """Delete the records at `addresses` that have expired, and append them to `purged`, in order."""
         batches = batches_by_shard(addresses, MAX_PURGED_PER_CALL)
         calls = [
             _write_call(self._keys, [_Write("purge", each) for each in batch], None, until, self._client)
@@ -148,7 +151,7 @@ def _write_of(change: Change, guard: Guard | None, now: Micros) -> _Write:
 def _write_call(
     keys: Keys, writes: Sequence[_Write], guard: Guard | None, now: Micros, client: bytes
 ) -> Call:
-    """Return the call of the write script for `writes`. All their records must be in the same shard."""
+    """Return the call to the write script for `writes`. All records must be in the same shard."""
     addresses = [write.address for write in writes]
     partition = addresses[0].partition
     partitions = [address[:2] for address in addresses]

@@ -23,12 +23,16 @@ _PACKAGE = files(__package__ or "")
 _MIN_VERSION = (3, 40)
 _HEADER_READ_ATTEMPTS = 5
 _LOCK_RETRY_SECONDS = 0.0005, 0.003
-"""Minimum and maximum of the random delay between attempts to get a lock. SQLite's own delays are so
-long that a process might never get the lock while other processes keep writing."""
+"""Minimum and maximum of the random delay, in seconds, between two attempts to get a lock. With SQLite's own
+delays, which are longer, a process might never get the lock while other processes keep writing.
+"""
 
 
 def prepare_database(location: Location, steps: tuple[tuple[str, ...], ...] | None = None) -> None:
-    """Create or migrate the file, and switch it to WAL mode. A file that cannot be used is left unchanged."""
+    """Create or migrate the file, and switch it to WAL mode. Leave a file unchanged if it cannot be used.
+
+    Tests can pass other migrations as `steps`. None means the migrations of this version of perdure.
+    """
     if sqlite3.sqlite_version_info < _MIN_VERSION:
         reason = f"this Python uses SQLite {sqlite3.sqlite_version}, which is too old"
         raise CannotOpen(location.display_name, reason, "use a Python build with SQLite 3.40 or later")
@@ -48,7 +52,8 @@ def prepare_database(location: Location, steps: tuple[tuple[str, ...], ...] | No
 def connect(location: Location, *, create: bool = False, wait_for_locks: bool = False) -> sqlite3.Connection:
     """Return a connection that can be used in any thread.
 
-    While another process locks the database, statements wait if `wait_for_locks` is true, and otherwise fail.
+    If `wait_for_locks` is true, statements wait while another process has the database locked. Otherwise they
+    fail.
     """
     options = location.options
     db = sqlite3.connect(
@@ -83,7 +88,9 @@ def execute_when_unlocked(db: sqlite3.Connection, statement: str, location: Loca
             if not is_busy(error):
                 raise
             if time.monotonic() >= deadline:
-                reason = f"the database was locked for {seconds:g} seconds; try again, or raise busy_timeout"
+                reason = (
+                    f"the database was locked for {seconds:g} seconds; try again, or increase busy_timeout"
+                )
                 raise StorageBusy(f"{location.display_name}: {reason}") from error
             time.sleep(uniform(*_LOCK_RETRY_SECONDS))
 
@@ -98,8 +105,8 @@ def _migrate(db: sqlite3.Connection, location: Location, steps: tuple[tuple[str,
         return
     db.execute("BEGIN")
     try:
-        # This takes the write lock. In an empty file it also writes the first page, so it must be inside the
-        # transaction: otherwise the file would exist for a moment without perdure's application id.
+        # This takes the write lock. In an empty file, it also writes the first page. It must be in the
+        # transaction: otherwise, the file would exist for a moment without the application id of perdure.
         execute_when_unlocked(db, "PRAGMA auto_vacuum = INCREMENTAL", location)
         version = _read_version(db, location)  # again, because another process may have migrated the file
         _check_version(location, version, len(steps))
@@ -117,7 +124,7 @@ def _migrate(db: sqlite3.Connection, location: Location, steps: tuple[tuple[str,
 
 def _read_version(db: sqlite3.Connection, location: Location) -> int:
     (tables,) = execute_when_unlocked(db, "SELECT count(*) FROM sqlite_master", location).fetchone()
-    # Read the id after the tables: one transaction writes both, so a file with our tables also has our id.
+    # Read the id after the tables: one transaction writes both, so a file with perdure's tables has its id.
     (application,) = execute_when_unlocked(db, "PRAGMA application_id", location).fetchone()
     _check_application(location, application if tables else APPLICATION_ID)
     return execute_when_unlocked(db, "PRAGMA user_version", location).fetchone()[0]
@@ -142,7 +149,7 @@ def _is_new_file(location: Location) -> bool:
 
 
 def _read_header_with_retry(location: Location) -> tuple[int, int]:
-    """Read the header. Retry on errors: another process may be copying the write-ahead log to the file."""
+    """Read the header. Retry after an error, because another process may be copying the log to the file."""
     for _ in range(_HEADER_READ_ATTEMPTS):
         try:
             return _read_header(location)

@@ -10,12 +10,15 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 
 from ..contract import Engine, MaintenanceReport, StorageInfo, counter_finding
-from ..page_builder import Damaged, checked, page_of
+from ..damaged_record import Damaged, checked
+from ..page_builder import page_of
 from ..records_and_changes import (
+    FIRST_LANE_POSITION,
     Address,
     Change,
     Committed,
     Guard,
+    LanePosition,
     Micros,
     PageRequest,
     Purged,
@@ -36,7 +39,10 @@ from .writer import Writer
 _GET = statement("get")
 _DUE = statement("due")
 _COUNTS = statement("counts")
+_MANY_EXPIRED = statement("many_expired")
 _ALL = statement("all")
+MAX_EXPIRED_INLINE = 100
+"""With more expired records than this, `counts` runs in a thread and not in the event loop."""
 VACUUM_PAGES = 500
 """Number of pages that each step of a vacuum frees. Each step locks the database for a few milliseconds."""
 
@@ -101,13 +107,28 @@ class SqliteEngine(Engine):
         }
         return await self._reader.run_in_pool(lambda db: _fetch_records(db, sql, values, request.limit))
 
-    async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
+    async def due(
+        self, lane: str, *, after: LanePosition | None, until: Micros, limit: int, now: Micros
+    ) -> list[Record]:
+        position = (after or FIRST_LANE_POSITION)._asdict()
         values: dict[str, object] = {"lane": lane, "until": until, "now": now}
+        values |= {f"after_{name}": value for name, value in position.items()}
         return await self._reader.run_in_pool(lambda db: _fetch_records(db, _DUE, values, limit))
 
     async def counts(self, space: Space, partition: str | None, *, now: Micros) -> Mapping[Tag, int]:
+        """Count in the event loop or, if many records have expired, in a thread.
+
+        Counting reads every expired record, so it can take a long time.
+        """
         values: dict[str, object] = {"space": space, "partition": partition or ALL_PARTITIONS, "now": now}
-        return await self._reader.run_in_pool(lambda db: dict(db.execute(_COUNTS, values).fetchall()))
+
+        def count(db: sqlite3.Connection) -> Mapping[Tag, int]:
+            return dict(db.execute(_COUNTS, values).fetchall())
+
+        expired = {"now": now, "maximum": MAX_EXPIRED_INLINE}
+        if await self._reader.run_inline(lambda db: db.execute(_MANY_EXPIRED, expired).fetchone(), rows=1):
+            return await self._reader.run_in_pool(count)
+        return await self._reader.run_inline(count, rows=1)
 
     async def purge(self, *, until: Micros, limit: int) -> list[Purged]:
         def wake(purged: list[Purged]) -> None:
@@ -152,12 +173,12 @@ def _fetch_records(db: sqlite3.Connection, sql: str, values: dict[str, object], 
 
 
 def _vacuum(db: sqlite3.Connection) -> None:
-    """Return free pages to the file system, in steps, so that other clients can write between the steps."""
+    """Release free pages to the file system, in steps, so that other clients can write between the steps."""
     free = _free_pages(db)
     while free:
         db.executescript(f"PRAGMA incremental_vacuum({VACUUM_PAGES})")  # `execute` would free only one page
         before, free = free, _free_pages(db)
-        if free >= before:  # other clients free pages as fast, or the file does not support this
+        if free >= before:  # other clients are freeing pages as fast, or the file has no incremental vacuum
             return
 
 
@@ -166,7 +187,7 @@ def _free_pages(db: sqlite3.Connection) -> int:
 
 
 def _maintain(location: Location) -> MaintenanceReport:
-    """Release free pages, checkpoint the write-ahead log, and check the pages, records and counters."""
+    """Release free pages, checkpoint the write-ahead log, and check the file, records and counters."""
     size = location.path.stat().st_size
     db = connect(location, wait_for_locks=True)
     try:

@@ -1,4 +1,4 @@
-"""Converts SQLite errors to storage errors by their result codes. SQLite's messages are not parsed."""
+"""Converts SQLite errors to storage errors, based on result codes and not on messages."""
 
 from __future__ import annotations
 

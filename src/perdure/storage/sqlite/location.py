@@ -19,11 +19,15 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     synchronous: Literal["full", "normal"] = "full"
     """How durable acknowledged writes are. With `full`, they survive a power cut. With `normal`, they survive
-    a crash of the process, but a power cut can lose the newest writes. The file stays intact either way."""
+    a crash of the process, but a power cut can lose the newest writes. The file is not damaged in either
+    case.
+    """
     busy_timeout: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 30.0
-    """Seconds to wait for another process to release a lock, before StorageBusy is raised."""
+    """Number of seconds to wait for another process to release a lock. After that, StorageBusy is raised."""
     max_bytes: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    """Maximum size of the file in bytes. A write that would exceed it raises StorageFull."""
+    """Maximum size of the file in bytes. A write that would exceed it raises StorageFull. None means no
+    limit.
+    """
 
 
 class Location(msgspec.Struct, frozen=True, kw_only=True):

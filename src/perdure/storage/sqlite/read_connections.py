@@ -1,7 +1,7 @@
-"""Manages the connections for reading. In WAL mode, they see the newest commit and never wait for a writer.
+"""Manages the connections for reading. In WAL mode, they see the newest commit and do not wait for writers.
 
-A lookup by key takes less time than a switch to another thread, so it runs in the event loop. A read of many
-rows runs in a small thread pool.
+A read of a few rows takes less time than a switch to another thread, so it runs in the event loop. A read of
+many rows runs in a small thread pool.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ class Reader:
         self._pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="perdure-sqlite-reader")
 
     async def run_inline(self, read: Callable[[sqlite3.Connection], T], rows: int) -> T:
-        """Run `read` in the event loop. Use the pool instead if `rows` is large or the database is locked."""
+        """Run `read` in the event loop.
+
+        If `rows` exceeds MAX_INLINE_LOOKUPS or the database is locked, run `read` in the thread pool instead.
+        """
         if rows > MAX_INLINE_LOOKUPS:
             return await self.run_in_pool(read)
         try:

@@ -1,7 +1,7 @@
 """Converts rows to records. A row with invalid UTF-8 becomes `Damaged` and does not affect other rows.
 
-The `sqlite3` module raises an error at a row with invalid UTF-8 and ends the statement. The statement is
-then run again with a slower text factory, which returns None for invalid text.
+When the `sqlite3` module reads a row with invalid UTF-8, it raises an error and ends the statement. The
+statement is then run again with a slower text factory, which returns None for invalid text.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any, TypeVar
 
-from ..page_builder import Damaged
+from ..damaged_record import Damaged
 from ..records_and_changes import Address, Record, Space, Tag
 from .database import statement
 from .errors import is_undecodable
@@ -51,7 +51,7 @@ def wrong_counters(db: sqlite3.Connection) -> list[tuple[Space, str, Tag, int, i
 
 
 def _records(db: sqlite3.Connection, sql: str, values: Mapping[str, object]) -> Generator[Record | Damaged]:
-    """Yield the records. Close the generator after use, so that SQLite can truncate its log."""
+    """Yield the records. The caller must close the generator, so that SQLite can truncate its log."""
     with closing(db.execute(sql, values)) as cursor:
         for row in cursor:
             yield _record(row)

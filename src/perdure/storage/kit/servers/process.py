@@ -19,19 +19,21 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Self, cast
 
+from ...install_advice import install_extra
+
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 START_TIMEOUT = 60.0
-"""Seconds to wait until a server responds. The time is long enough for slow machines."""
+"""Maximum number of seconds to wait for a server to respond. It is high enough for slow machines."""
 NOBODY_UID = 65534
-"""The id of the user that runs PostgreSQL if the tests run as root. PostgreSQL refuses to run as root."""
+"""The user id under which PostgreSQL runs if the tests run as root. PostgreSQL refuses to run as root."""
 
 
 class MissingServer(Exception):
-    """Raised when the program of a server is not installed. The message explains the installation."""
+    """Raised when the program of a server is not installed. The message explains how to install it."""
 
 
 class ServerFailed(Exception):
-    """Raised when a server or its installation fails, or when a server is not running."""
+    """Raised when a server fails, cannot be installed, or is not running when it should be."""
 
 
 class ManagedServer(ABC):
@@ -67,7 +69,7 @@ class Server(ManagedServer):
 
     @cached_property
     def folder(self) -> Path:
-        """The temporary directory with this server's files. It is created on first use."""
+        """The temporary directory for the files of this server. It is created when it is first used."""
         return Path(tempfile.mkdtemp(prefix="perdure-server-"))
 
     @property
@@ -86,7 +88,10 @@ class Server(ManagedServer):
         return {}
 
     def prepare(self) -> None:
-        """Create the files that the server needs in its directory. Called before the first start."""
+        """Create the files that the server needs in its directory.
+
+        `start` calls this before the first start.
+        """
 
     def start(self) -> None:
         """Start the server and return when it responds. After a restart, the server still has its data."""
@@ -108,10 +113,10 @@ class Server(ManagedServer):
             time.sleep(0.01)
 
     def stop(self) -> None:
-        """Shut the server down, if it is running."""
+        """Shut the server down if it is running."""
         if self._supervisor is None:
             return
-        self._supervisor.communicate()  # closes its standard input and waits for it
+        self._supervisor.communicate()  # closes its standard input and waits until it ends
         self._supervisor = None
 
     def kill(self) -> None:
@@ -140,7 +145,7 @@ class Server(ManagedServer):
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _send(self, number: signal.Signals) -> None:
-        if self._supervisor is None or not self.pid:  # a signal to 0 goes to this process group
+        if self._supervisor is None or not self.pid:  # a signal to process 0 would reach this process group
             raise ServerFailed(f"{self.name} is not running; call start() first")
         os.kill(self.pid, number)
 
@@ -152,12 +157,12 @@ def package_folder(name: str) -> Path:
     """Return the directory of an installed package, without importing the package."""
     found = find_spec(name)
     if found is None or found.origin is None:
-        raise MissingServer(f"{name} is not installed; run: pip install 'perdure[servers]'")
+        raise MissingServer(f"{name} is not installed; {install_extra('servers')}")
     return Path(found.origin).parent
 
 
 PORTS = range(10_000, 32_000)
-"""The ports that servers may use. The system uses higher ports for outgoing connections."""
+"""The ports that servers may use. The operating system uses higher ports for outgoing connections."""
 
 
 def free_port() -> int:
@@ -170,7 +175,10 @@ def free_port() -> int:
 
 
 def port_responds(port: int, request: bytes = b"", response: bytes = b"") -> bool:
-    """Return whether a server listens on `port` and, if `response` is not empty, sends it after `request`."""
+    """Return whether a server listens on `port`.
+
+    If `response` is not empty, also require that the server answers `request` with it.
+    """
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1) as line:
             line.sendall(request)

@@ -1,8 +1,9 @@
 """Runs a server as a child process, and stops the server when this program's standard input is closed.
 
-Therefore a test run that is killed leaves no server behind. Run this file as a script, which prints the
-process id of the server: `python -I -S supervisor.py USER COMMAND...`. USER is a numeric user id, or `-` to
-keep the current user. The script starts fast, because it imports neither perdure nor site packages.
+The input is closed when the test run ends or is killed, so no server outlives the test run. Run this file as
+a script: `python -I -S supervisor.py USER COMMAND...`. USER is a numeric user id, or `-` to keep the
+current user. The script prints the process id of the server. It starts fast, because it imports neither
+perdure nor site packages.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 import threading
 
 STOP_TIMEOUT = 30.0
-"""Seconds to wait after SIGINT before the server is killed."""
+"""Number of seconds after SIGINT before the server is killed."""
 
 
 def main(user: str, *command: str) -> int:
@@ -38,7 +39,7 @@ def _stop_when_orphaned(server: subprocess.Popen[bytes]) -> None:
     while os.read(0, 1024):
         pass
     server.send_signal(signal.SIGCONT)
-    server.send_signal(signal.SIGINT)  # PostgreSQL: fast shutdown; the others stop as well
+    server.send_signal(signal.SIGINT)  # a fast shutdown of PostgreSQL; the other servers stop as well
     try:
         server.wait(STOP_TIMEOUT)
     except subprocess.TimeoutExpired:

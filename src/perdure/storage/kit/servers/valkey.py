@@ -22,7 +22,7 @@ SLOTS = 16384
 SERVICE = "perdure"
 """The name under which the sentinels monitor the master."""
 SENTINEL_PERIODS_MS = {"publish-period": 200, "info-period": 500, "ask-period": 200}
-"""Milliseconds between a sentinel's messages of the same kind. Valkey's defaults are up to ten seconds."""
+"""Milliseconds between two messages of the same kind from a sentinel. Valkey's defaults are up to 10,000."""
 
 
 def binary() -> Path:
@@ -139,8 +139,8 @@ class ValkeyCluster(_ServerGroup):
 
     def _is_formed(self) -> bool:
         states = [node.send_command("CLUSTER", "INFO") for node in self.nodes]
-        wanted = "cluster_state:ok", f"cluster_known_nodes:{len(self.nodes)}", f"cluster_slots_ok:{SLOTS}"
-        return all(word in state for state in states for word in wanted)
+        lines = "cluster_state:ok", f"cluster_known_nodes:{len(self.nodes)}", f"cluster_slots_ok:{SLOTS}"
+        return all(word in state for state in states for word in lines)
 
 
 class ValkeySentinel(_ServerGroup):
@@ -180,7 +180,7 @@ class ValkeySentinel(_ServerGroup):
         )
 
     def shorten_failure_timeout(self) -> None:
-        """Reduce the failure timeout to one second, so that a failover starts soon."""
+        """Reduce the failure timeout to one second, so that a failover starts sooner."""
         for sentinel in self.sentinels:
             sentinel.send_command("SENTINEL", "SET", SERVICE, "down-after-milliseconds", "1000")
 

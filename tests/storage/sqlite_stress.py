@@ -1,4 +1,4 @@
-"""A process that does everything to a storage at once, and at its end tells what must be there."""
+"""A process that does everything to a storage at once, and prints what must be stored at the end."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ PARTITIONS = ["p0", "p1", "p2"]
 ROUNDS = 40
 
 
-async def storm(storage: Storage, seed: int) -> None:
+async def stress(storage: Storage, seed: int) -> None:
     chance = random.Random(seed)
     for n in range(ROUNDS):
         partition = chance.choice(PARTITIONS)
@@ -41,7 +41,7 @@ def _change(chance: random.Random, partition: str, key: str, old: Record | None)
 
 async def main(url: str, seed: int) -> None:
     async with await open_storage(url) as storage:
-        await asyncio.gather(*[storm(storage, seed * 10 + n) for n in range(4)])
+        await asyncio.gather(*[stress(storage, seed * 10 + n) for n in range(4)])
 
 
 if __name__ == "__main__":

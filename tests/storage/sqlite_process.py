@@ -1,4 +1,4 @@
-"""What tests of the SQLite engine do in another process: `python -m tests.storage.sqlite_child VERB ...`."""
+"""Run an operation of the SQLite tests in another process: `python -m tests.storage.sqlite_process VERB`."""
 
 from __future__ import annotations
 
@@ -16,37 +16,38 @@ from perdure.storage import Storage, open_storage
 from perdure.storage.errors import StorageError
 from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, insert_each, make_record
 
-from .sqlite_helpers import keys_of, padded
+from .helpers import keys_of
+from .sqlite_helpers import padded
 
-NOBODY = 65534
+UNPRIVILEGED = 65534
 
 
 def say(line: object) -> None:
     print(line, flush=True)
 
 
-async def told() -> str:
+async def next_line() -> str:
     return (await asyncio.to_thread(sys.stdin.readline)).rstrip("\n")
 
 
 async def keys(url: str) -> None:
-    """Tell the keys of the records that this process sees."""
+    """Print the keys of the records that this process reads."""
     async with await open_storage(url) as storage:
         say(json.dumps(await keys_of(storage)))
 
 
 async def put_keys(url: str) -> None:
-    """Open; put a record for each key that is told."""
+    """Open the storage, and insert a record for each key that is read."""
     async with await open_storage(url) as storage:
         say("ready")
-        while key := await told():
+        while key := await next_line():
             await insert_each(storage, make_record(key))
             say(key)
 
 
 async def open_at_once(name: str) -> None:
-    """Open each URL that is told, put a record, and close when told to."""
-    while url := await told():
+    """Open each URL that is read, insert a record, and close after the next line."""
+    while url := await next_line():
         try:
             storage = await open_storage(url)
         except StorageError as error:
@@ -54,7 +55,7 @@ async def open_at_once(name: str) -> None:
             return
         await insert_each(storage, make_record(name))
         say("open")
-        await told()
+        await next_line()
         await storage.close()
         say("closed")
 
@@ -68,11 +69,11 @@ async def come_and_go(url: str, name: str, times: str) -> None:
 
 
 async def lock(path: str) -> None:
-    """Hold the write lock until told to release it."""
+    """Hold the write lock until the next line."""
     db = sqlite3.connect(path, isolation_level=None)
     db.execute("BEGIN IMMEDIATE")
     say("locked")
-    await told()
+    await next_line()
     db.execute("ROLLBACK")
     db.close()
 
@@ -84,11 +85,11 @@ async def spoil_first_page(path: str) -> None:
 
 
 async def without_rights(url: str) -> None:
-    """Open as somebody who is bound by the rights of files; tell what came of it."""
+    """Open as a user without the rights of root, and print the result."""
     if os.geteuid() == 0:
         os.setgroups([])
-        os.setgid(NOBODY)
-        os.setuid(NOBODY)
+        os.setgid(UNPRIVILEGED)
+        os.setuid(UNPRIVILEGED)
     try:
         storage = await open_storage(url)
     except StorageError as error:
@@ -98,21 +99,21 @@ async def without_rights(url: str) -> None:
         say("opened")
 
 
-async def die_making_the_file(url: str, most_bytes: str) -> None:
+async def die_making_the_file(url: str, max_bytes: str) -> None:
     """Open a new file, and be killed by the kernel when a file outgrows so many bytes."""
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    limit_files(int(most_bytes))
+    limit_files(int(max_bytes))
     await open_storage(url)
 
 
-async def outgrow(url: str, most_bytes: str) -> None:
-    """Put records until the file system refuses; tell how many were acknowledged, and what it raised.
+async def outgrow(url: str, max_bytes: str) -> None:
+    """Insert records until the file system refuses. Print how many were acknowledged, and the error.
 
-    Then tell how many more it took when there was room again.
+    Then print how many more were stored when there was room again.
     """
     async with await open_storage(url) as storage:
-        limit_files(int(most_bytes))
+        limit_files(int(max_bytes))
         count, error = await fill(storage, "before")
         say(json.dumps([count, type(error).__name__]))
         limit_files(resource.RLIM_INFINITY)
@@ -130,10 +131,10 @@ async def fill(storage: Storage, prefix: str) -> tuple[int, BaseException]:
     raise AssertionError("ten thousand records fit")
 
 
-def limit_files(most_bytes: int) -> None:
+def limit_files(max_bytes: int) -> None:
     """Let the kernel refuse to write beyond so many bytes of any file."""
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, hard))
 
 
 VERBS: dict[str, Callable[..., Awaitable[None]]] = {

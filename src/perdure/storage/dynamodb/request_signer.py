@@ -1,11 +1,11 @@
-"""Signs requests and sends them to DynamoDB. The driver, aiobotocore, signs requests much more slowly.
+"""Signs requests and sends them to DynamoDB. The driver (aiobotocore) would sign them much more slowly.
 
 The driver sends the first request of each operation, such as PutItem. The URL, headers and signature scope of
 that request become the signing context of later requests. This module encodes and signs the later requests,
-and decodes the responses. The driver's own HTTP session sends the requests, and handles connections,
-timeouts, certificates and proxies.
+and decodes their responses. The driver's HTTP session sends the requests, and handles connections, timeouts,
+certificates and proxies.
 
-A signing context is used only if it reproduces the driver's own signature byte for byte, and only while the
+A signing context is used only if it reproduces the signature of the driver byte for byte, and only while the
 credentials stay the same. The driver signs and sends all other requests.
 """
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 MAX_UNSTREAMED_BYTES = 2**20
 """Maximum size of a request body that is sent in one piece. The HTTP library warns about larger bodies."""
 TOTAL_TIMEOUT_FACTOR = 4
-"""Maximum duration of a whole request, as a multiple of the driver's timeout for connecting or reading."""
+"""Maximum duration of a whole request, as a multiple of the driver's longest timeout."""
 _JSON = "application/x-amz-json-1.0"
 _SHARED_HEADERS = {"amz-sdk-request", "content-type", "user-agent", "x-amz-target"}
 """Headers that are the same in all requests for one operation."""
@@ -48,7 +48,7 @@ _REQUEST_HEADERS = {
     "x-amz-date",
     "x-amz-security-token",
 }
-"""Headers that differ from request to request. They are computed anew for each request, or omitted."""
+"""Headers that differ between requests. A signing context does not reuse their values."""
 _AUTHORIZATION = re.compile(
     r"AWS4-HMAC-SHA256 Credential=[^/]+/\d{8}/([^/]+/[^/]+)/aws4_request, "
     r"SignedHeaders=([^,]+), Signature=[0-9a-f]+"
@@ -56,7 +56,7 @@ _AUTHORIZATION = re.compile(
 
 
 class FrozenCredentials(Protocol):
-    """A copy of AWS credentials that does not change when the credentials are renewed."""
+    """A copy of AWS credentials. It does not change when the credentials are renewed."""
 
     @property
     def access_key(self) -> str: ...
@@ -130,12 +130,12 @@ def _host(url: str) -> str:
 
 
 def _canonical_lines(headers: Mapping[str, str], names: str) -> str:
-    """Return the headers listed in `names`, in the canonical form that is signed."""
+    """Return the headers whose names are in `names`, in the canonical form that is signed."""
     return "".join(f"{name}:{' '.join(headers.get(name, '').split())}\n" for name in names.split(";") if name)
 
 
 def signing_context_from(request: AWSPreparedRequest, keys: FrozenCredentials) -> SigningContext | None:
-    """Return a context that reproduces the driver's signature of `request`, or None if no context does."""
+    """Return a context that signs `request` exactly as the driver did, or None if that is not possible."""
     given = cast("Any", request)
     headers = {name.lower(): _text(value) for name, value in given.headers.items()}
     found = _AUTHORIZATION.fullmatch(headers.get("authorization", ""))
@@ -159,7 +159,10 @@ def _text(value: str | bytes) -> str:
 
 
 class ObservedHttpSession(AIOHTTPSession):
-    """An HTTP session that passes each of the driver's requests to `Sender.observe` before sending it."""
+    """An HTTP session of the driver.
+
+    It passes each request to `Sender.observe` before it sends the request.
+    """
 
     sender: Sender
 
@@ -175,8 +178,8 @@ class ObservedHttpSession(AIOHTTPSession):
     async def forward(self, request: AWSPreparedRequest) -> Any:  # noqa: ANN401
         """Send a request and verify the checksum of the response.
 
-        The driver verifies checksums as part of its own retries, which are disabled. A large request is sent
-        in chunks, so that it does not block the event loop.
+        The driver verifies checksums only when it retries requests itself, which is disabled. A large request
+        is sent in chunks, so that it does not block the event loop.
         """
         given = cast("Any", request)
         if len(given.body) > MAX_UNSTREAMED_BYTES:
@@ -193,7 +196,7 @@ class ObservedHttpSession(AIOHTTPSession):
 
 
 class Sender:
-    """Sends the requests of one DynamoDB client. Use each instance in one event loop only."""
+    """Sends the requests of one DynamoDB client. Use each instance in only one event loop."""
 
     http: ObservedHttpSession
 
@@ -204,11 +207,11 @@ class Sender:
 
     @property
     def http_session_cls(self) -> type[ObservedHttpSession]:
-        """The HTTP session class to set in the client's configuration."""
+        """The HTTP session class to set in the configuration of the client."""
         return type("SenderHttpSession", (ObservedHttpSession,), {"sender": self})
 
     def start(self, db: DynamoDBClient, credentials: Credentials | None) -> None:
-        """Set the DynamoDB client that sends the first requests, and the credentials for signing requests."""
+        """Set the driver's client, which sends the first requests, and the credentials for later requests."""
         self._db = db
         self._credentials = credentials
 
@@ -216,7 +219,7 @@ class Sender:
         """Send a request, and return the response without ResponseMetadata.
 
         `operation` is the name of a client method, such as `put_item`. Raise the same errors as that method.
-        Binary values can be sent, but may be returned as base64 text.
+        Binary values can be sent, but a response may contain binary values as base64 text.
         """
         name: str = self._db.meta.method_to_api_mapping[operation]
         context = self._contexts.get(name)
@@ -231,7 +234,7 @@ class Sender:
         return self._read(name, response, await response.content)
 
     async def observe(self, request: AWSPreparedRequest) -> None:
-        """Store a signing context, derived from a request that the driver has signed and is about to send."""
+        """Derive a signing context from a request that the driver has signed, and store the context."""
         if self._credentials is None:
             return
         context = signing_context_from(request, await self._credentials.get_frozen_credentials())

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 TURNS = 5
 """Turns of the event loop in which everything that waits for no one is done."""
-PATIENCE = 10.0
+TIMEOUT = 10.0
 """Seconds after which an answer that never comes fails the test instead of hanging it."""
 T = TypeVar("T")
 
@@ -42,17 +42,17 @@ class ToolDashboard:
         return [question * 10 for question in questions]
 
     @property
-    def under_way(self) -> int:
+    def running(self) -> int:
         return sum(not gate.done() for gate in self._gates)
 
     async def let_go(self, which: int = 0) -> None:
-        """The first of the groups under way, or another."""
+        """The first of the running batches, or another."""
         waiting = [gate for gate in self._gates if not gate.done()]
         waiting[which % len(waiting)].set_result(None)
         await turns()
 
     async def let_all_go(self) -> None:
-        while self.under_way:
+        while self.running:
             await self.let_go()
 
 
@@ -63,9 +63,9 @@ async def asked(batcher: Batcher[int, int], *questions: int) -> list[asyncio.Tas
     return callers
 
 
-async def told(caller: Awaitable[T]) -> T:
-    """What a caller is told."""
-    async with asyncio.timeout(PATIENCE):
+async def in_time(caller: Awaitable[T]) -> T:
+    """Return the result, or fail after a time."""
+    async with asyncio.timeout(TIMEOUT):
         return await caller
 
 
@@ -75,7 +75,7 @@ async def test_a_single_request_is_sent_immediately() -> None:
     (caller,) = await asked(batcher, 1)
     assert desk.groups == [[1]]
     await desk.let_go()
-    assert await told(caller) == 10
+    assert await in_time(caller) == 10
 
 
 async def test_those_who_ask_in_the_same_turn_go_together() -> None:
@@ -83,7 +83,7 @@ async def test_those_who_ask_in_the_same_turn_go_together() -> None:
     callers = await asked(Batcher(desk.answer, max_items=100), 1, 2, 3)
     assert desk.groups == [[1, 2, 3]]
     await desk.let_go()
-    assert await told(asyncio.gather(*callers)) == [10, 20, 30]
+    assert await in_time(asyncio.gather(*callers)) == [10, 20, 30]
 
 
 async def test_requests_that_arrive_during_a_batch_join_the_next() -> None:
@@ -96,7 +96,7 @@ async def test_requests_that_arrive_during_a_batch_join_the_next() -> None:
     await desk.let_go()
     assert desk.groups == [[1], [2, 3, 4]]
     await desk.let_go()
-    assert await told(asyncio.gather(*callers)) == [10, 20, 30, 40]
+    assert await in_time(asyncio.gather(*callers)) == [10, 20, 30, 40]
 
 
 async def test_a_group_has_no_more_than_the_most() -> None:
@@ -129,9 +129,9 @@ async def test_a_group_that_comes_back_first_answers_its_own_callers() -> None:
     first, second = await asked(Batcher(desk.answer, max_items=1, max_concurrent=2), 1, 2)
     await desk.let_go(1)
     assert (first.done(), second.done()) == (False, True)
-    assert await told(second) == 20
+    assert await in_time(second) == 20
     await desk.let_go()
-    assert await told(first) == 10
+    assert await in_time(first) == 10
 
 
 # Errors
@@ -142,10 +142,10 @@ async def test_an_error_goes_to_the_caller_whose_question_it_answers() -> None:
         return [StorageBusy(str(each)) if each % 2 else each for each in questions]
 
     callers = await asked(Batcher(refuse_odd_ones, max_items=100), 1, 2, 3)
-    assert await told(callers[1]) == 2
+    assert await in_time(callers[1]) == 2
     for caller, words in ((callers[0], "1"), (callers[2], "3")):
         with pytest.raises(StorageBusy, match=words):
-            await told(caller)
+            await in_time(caller)
 
 
 async def test_an_error_of_the_whole_group_is_raised_to_each_caller_as_its_own() -> None:
@@ -155,7 +155,7 @@ async def test_an_error_of_the_whole_group_is_raised_to_each_caller_as_its_own()
         raise CopyMismatch("space", "partition", "key") from cause
 
     callers = await asked(Batcher(fail, max_items=100), 1, 2, 3)
-    errors = await told(asyncio.gather(*callers, return_exceptions=True))
+    errors = await in_time(asyncio.gather(*callers, return_exceptions=True))
     assert len({id(error) for error in errors}) == 3
     for error in errors:
         assert type(error) is CopyMismatch
@@ -175,7 +175,7 @@ async def test_an_error_of_one_alone_is_the_very_one() -> None:
 
     (caller,) = await asked(Batcher(fail, max_items=100), 1)
     with pytest.raises(ValueError, match="so it is") as caught:
-        await told(caller)
+        await in_time(caller)
     assert caught.value is raised
 
 
@@ -190,8 +190,8 @@ async def test_after_an_error_the_next_group_goes_all_the_same() -> None:
 
     first, second = await asked(Batcher(fail_once, max_items=1), 1, 2)
     with pytest.raises(StorageBusy):
-        await told(first)
-    assert await told(second) == 2
+        await in_time(first)
+    assert await in_time(second) == 2
 
 
 # Callers that stop waiting
@@ -207,7 +207,7 @@ async def test_a_cancelled_caller_affects_no_other_and_its_request_is_sent(gone:
     await turns()
     await desk.let_all_go()
     assert desk.groups == [[1], [2, 3]]
-    results = await told(asyncio.gather(*callers, return_exceptions=True))
+    results = await in_time(asyncio.gather(*callers, return_exceptions=True))
     assert isinstance(results.pop(gone), asyncio.CancelledError)
     assert results == [answer for at, answer in enumerate((10, 20, 30)) if at != gone]
 
@@ -223,7 +223,7 @@ async def test_an_error_without_a_waiting_caller_is_dropped() -> None:
     gone.cancel()
     await desk.let_go()
     with pytest.raises(StorageBusy):
-        await told(stays)
+        await in_time(stays)
     assert gone.cancelled()
 
 
@@ -237,16 +237,16 @@ async def test_close_answers_what_was_asked_and_then_refuses() -> None:
     closing = asyncio.create_task(batcher.close())
     await turns()
     with pytest.raises(StorageClosed):
-        await told(batcher.submit(4))
+        await in_time(batcher.submit(4))
     await desk.let_go()
     await desk.let_go()
     assert not closing.done()
     await desk.let_go()
-    await told(closing)
+    await in_time(closing)
     assert [caller.result() for caller in callers] == [10, 20, 30]
     assert desk.groups == [[1], [2], [3]]
     with pytest.raises(StorageClosed):
-        await told(batcher.submit(5))
+        await in_time(batcher.submit(5))
 
 
 async def test_close_waits_for_what_was_asked_in_the_same_turn() -> None:
@@ -258,7 +258,7 @@ async def test_close_waits_for_what_was_asked_in_the_same_turn() -> None:
     await turns()
     assert not any(each.done() for each in closing)
     await desk.let_go()
-    assert await told(asyncio.gather(caller, *closing)) == [10, None, None]
+    assert await in_time(asyncio.gather(caller, *closing)) == [10, None, None]
 
 
 async def test_close_with_nothing_asked_returns() -> None:
@@ -319,7 +319,7 @@ class Crowd:
         self._callers += await asked(self._batcher, *range(count, count + 3))
 
     async def _let_go(self, which: int) -> None:
-        if self._desk.under_way:
+        if self._desk.running:
             await self._desk.let_go(which)
 
     async def _cancel(self, which: int) -> None:
@@ -330,20 +330,20 @@ class Crowd:
     def _check(self) -> None:
         gone = [question for group in self._desk.groups for question in group]
         assert gone == list(range(len(gone))), "asked in order, each once"
-        assert self._desk.under_way <= self._at_once
+        assert self._desk.running <= self._at_once
         if len(gone) < len(self._callers):
-            assert self._desk.under_way == self._at_once, "nobody waits while there is room"
+            assert self._desk.running == self._at_once, "no call waits while there is room"
         for group in self._desk.groups:
             assert len(group) <= self._most
             weight = sum(self._weights[question] for question in group)
             assert len(group) == 1 or weight <= self._heaviest
 
     async def leave(self) -> None:
-        """Close, and see that everybody was answered who still waited."""
+        """Close, and check that every waiting call got its result."""
         closing = asyncio.create_task(self._batcher.close())
         await turns()
         await self._desk.let_all_go()
-        await told(closing)
+        await in_time(closing)
         self._check()
         assert sum(map(len, self._desk.groups)) == len(self._callers)
         for question, caller in enumerate(self._callers):

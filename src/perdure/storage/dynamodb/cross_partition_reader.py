@@ -1,8 +1,8 @@
 """Reads and purges records across all partitions, by merging the shards of a global index.
 
-The global indexes may be out of date. Therefore `page` and `due` read each record that an index lists from
-the table, and skip the record if its sort key has changed. `purge` deletes a record only if it has expired
-according to the table.
+The global indexes may be out of date. Therefore `page` and `due` use an index only to find records. They read
+the records from the table, and skip those whose sort keys have changed. `purge` deletes a record only if it
+has expired according to the table.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from ..errors import OutcomeUnknown, StorageError
 from ..page_builder import Page
-from ..records_and_changes import Address, Micros, PageRequest, Purged, Record, Space, Tag
+from ..records_and_changes import Address, LanePosition, Micros, PageRequest, Purged, Record, Space, Tag
 from ..shards import SHARD_COUNT
 from .counters import decode_counter, subtract_expired
 from .items import (
@@ -31,20 +31,22 @@ from .items import (
     timer_sort_key,
     total_key,
 )
+from .partition_reader import PartitionReader
 from .purge import purge_expired
-from .reader import Reader
 from .table_client import Parameters, Table
 from .table_setup import ALL_EXPIRY, ALL_LISTING, ALL_LISTING_OF_TAG, ALL_TIMERS
 
 MIN_READ_SIZE = 8
-"""Minimum number of entries to request in the first read of a shard. Each further read doubles the number."""
+"""Minimum number of entries that the first read of a shard requests. The number doubles with each read."""
 SCAN_SIZE = 1000
-"""Number of index entries to read in each step when `counts` reads all entries."""
+"""Number of index entries that `counts` reads in one step to find all expired records."""
 
-_Bound: TypeAlias = tuple[str, dict[str, str]]
-"""A condition on a sort key. The first element is the key's name and an operator, such as `place <`. The
-second element is the value to compare the sort key with.
-"""
+
+class _Bound(NamedTuple):
+    """A condition on the sort key of an index, and the values of its placeholders."""
+
+    condition: str
+    values: dict[str, dict[str, str]]
 
 
 class IndexEntry(NamedTuple):
@@ -53,7 +55,10 @@ class IndexEntry(NamedTuple):
 
 
 class ShardScan:
-    """A scan of one shard of an index. `entries` holds the entries that were read but not yet taken."""
+    """A scan of one shard of an index.
+
+    `entries` contains the entries that have been read but not yet returned.
+    """
 
     def __init__(self, table: Table, query: Parameters, attribute: str, chunk: int) -> None:
         self.entries: list[IndexEntry] = []
@@ -89,7 +94,7 @@ class MergedScan:
         self._descending = descending
 
     async def take(self, count: int) -> list[IndexEntry]:
-        """Return the next `count` entries of all shards together, or fewer at the end of the scan."""
+        """Return the next `count` entries of all shards, or fewer at the end of the scan."""
         while True:
             entries = [entry for shard in self._shards for entry in shard.entries]
             entries.sort(key=lambda entry: entry.sort_key, reverse=self._descending)
@@ -114,14 +119,16 @@ class MergedScan:
 
 
 def _sort_key_of(value: Mapping[str, str]) -> str:
-    """Return an attribute's value as a string. Pad numbers with zeros, so that they sort numerically."""
+    """Return the value of an attribute as a string. Pad numbers with zeros, so that they sort numerically."""
     return f"{int(value['N']):016}" if "N" in value else value["S"]
 
 
-class GlobalIndexes:
+class CrossPartitionReader:
     """Reads and purges records of all partitions. Passes the addresses of purged records to `on_commit`."""
 
-    def __init__(self, table: Table, reader: Reader, on_commit: Callable[[Iterable[Address]], None]) -> None:
+    def __init__(
+        self, table: Table, reader: PartitionReader, on_commit: Callable[[Iterable[Address]], None]
+    ) -> None:
         self._table = table
         self._reader = reader
         self._on_commit = on_commit
@@ -130,7 +137,8 @@ class GlobalIndexes:
         space, tag = request.space, request.tag
         bound: _Bound | None = None
         if request.after is not None:
-            bound = f"place {'<' if request.descending else '>'}", {"S": sort_key(request.after)}
+            comparison = "<" if request.descending else ">"
+            bound = _Bound(f"place {comparison} :after", {":after": {"S": sort_key(request.after)}})
         queries = [
             _shard_query(ALL_LISTING, "space_shard", space_shard(shard, space), bound)
             if tag is None
@@ -144,15 +152,23 @@ class GlobalIndexes:
         scan = MergedScan(self._table, queries, "place", limit=request.limit, descending=request.descending)
         return await self._records(scan, request.limit, now, is_current)
 
-    async def due(self, lane: str, until: Micros, limit: int, now: Micros) -> list[Record]:
-        bound = "timer_place <", {"S": f"{until + 1:016}"}
+    async def due(
+        self, lane: str, after: LanePosition | None, until: Micros, limit: int, now: Micros
+    ) -> list[Record]:
+        if after is not None and after.wake_at > until:
+            return []
+        # Both bounds are inclusive, and no sort key equals either of them.
+        first = "0" if after is None else timer_sort_key(after) + "\0"
+        last = f"{until + 1:016}"
+        values = {":first": {"S": first}, ":last": {"S": last}}
+        bound = _Bound("timer_place BETWEEN :first AND :last", values)
         queries = [
             _shard_query(ALL_TIMERS, "timer_shard", timer_shard(shard, lane), bound)
             for shard in range(TIMER_SHARD_COUNT)
         ]
 
         def is_current(record: Record, listed: str) -> bool:
-            return record.lane == lane and timer_sort_key(record) == listed
+            return record.lane == lane and timer_sort_key(record.lane_position) == listed
 
         scan = MergedScan(self._table, queries, "timer_place", limit=limit)
         return await self._records(scan, limit, now, is_current)
@@ -179,13 +195,13 @@ class GlobalIndexes:
         except StorageError as error:
             if not purged:
                 raise
-            what = f"{len(purged)} records were purged, perhaps more, before an error occurred"
+            what = f"at least {len(purged)} records were purged before an error occurred"
             raise OutcomeUnknown(f"{self._table.location.display_name}: {what} ({error})") from error
         purged.sort(key=lambda each: (each.expires_at, each.address))
         return [Purged(*each.address, each.tag) for each in purged]
 
     def _expired(self, until: Micros, limit: int) -> MergedScan:
-        bound = "expires_at <=", {"N": str(until)}
+        bound = _Bound("expires_at <= :until", {":until": {"N": str(until)}})
         queries = [
             _shard_query(ALL_EXPIRY, "expiry_shard", expiry_shard(shard), bound)
             for shard in range(SHARD_COUNT)
@@ -209,6 +225,6 @@ def _decode_entries(entries: Iterable[IndexEntry]) -> list[ExpiredRecord]:
 def _shard_query(index: str, name: str, shard: str, bound: _Bound | None) -> Parameters:
     expression, values = f"{name} = :shard", {":shard": {"S": shard}}
     if bound is not None:
-        comparison, values[":bound"] = bound
-        expression += f" AND {comparison} :bound"
+        expression += f" AND {bound.condition}"
+        values |= bound.values
     return {"IndexName": index, "KeyConditionExpression": expression, "ExpressionAttributeValues": values}

@@ -1,4 +1,4 @@
-"""Reads records by address, or in pages of one partition. Always returns the newest version of a record.
+"""Reads records by address or in pages of one partition, always in their newest version.
 
 Concurrent reads share requests. A page is read in two steps: first the keys are read from an index, and then
 the records with these keys are read from the table. A record is skipped if its sort key has changed between
@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from ..damaged_record import Damaged, checked
 from ..errors import StorageBusy
-from ..page_builder import MAX_PAGE_BYTES, Damaged, Page, checked
+from ..page_builder import MAX_PAGE_BYTES, Page
 from ..records_and_changes import Address, Micros, PageRequest, Record, is_live
 from ..request_batcher import Batcher, batched
 from .items import (
@@ -40,8 +41,8 @@ MAX_BODY_READ_ATTEMPTS = 8
 _BODY = ("body", "body_id", "body_parts")
 
 
-class Reader:
-    """Reads records from the table. Use each instance in one event loop only."""
+class PartitionReader:
+    """Reads records from the table. Use each instance in only one event loop."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -77,10 +78,11 @@ class Reader:
     ) -> None:
         """Read the records whose keys are in `sort_keys`, and add them to `page` until the page is full.
 
-        `sort_keys` maps the key of each record to the sort key that the index lists. Records for which
-        `is_current(record, sort_key)` is false are skipped. The first request fetches up to 100 records.
-        Further requests fetch as many records as are expected to fit on the page, but at least 100. A body
-        that is split into parts is read only if the page is not full yet.
+        `sort_keys` maps the key of each record to its sort key in the index. Records for which
+        `is_current(record, sort_key)` is false are skipped. The first step fetches up to 100 records. Each
+        further step fetches as many records as are expected to fit on the rest of the page, but at least 100
+        (or all remaining records, if there are fewer). The parts of a split body are read only if the page is
+        not yet full.
         """
         left = list(sort_keys)
         size = MAX_BATCH_GET
@@ -104,8 +106,8 @@ class Reader:
     ) -> dict[Key, Record | Damaged]:
         """Return the newest versions of the live records with the given `keys`.
 
-        A caller that has just read the items of these records can pass them as `items`. The bodies of expired
-        records are not read, because DynamoDB may already have deleted some of the parts.
+        A caller that has just read the items of these records can pass the items as `items`. The bodies of
+        expired records are not read, because DynamoDB may already have deleted some of their parts.
         """
         left = list(dict.fromkeys(keys))
         found: dict[Key, Record | Damaged] = {}
@@ -130,10 +132,11 @@ class Reader:
         )
 
     async def _damaged(self, items: Mapping[Key, Item], incomplete: Sequence[Key]) -> dict[Key, Damaged]:
-        """Check the records in `incomplete`, whose body parts were not all found. Return the damaged records.
+        """Return the damaged records among those whose keys are in `incomplete`.
 
-        A transactional read returns a record and its body parts as of the same time. If the record now has a
-        different body than in `items`, it is not damaged: its body was replaced between the two reads.
+        `incomplete` contains the keys of the records whose bodies had missing parts. A transactional read
+        returns a record and the parts of its body as of the same time. If the record now has a different body
+        than in `items`, the record is not damaged: its body was replaced between two reads.
         """
         damaged: dict[Key, Damaged] = {}
         for key in incomplete:
@@ -162,7 +165,7 @@ class Reader:
         return [{key: found[key] for key in keys if key in found} for keys in requests]
 
     async def _bodies(self, items: Mapping[Key, Item]) -> dict[Key, str]:
-        """Return the bodies of the records in `items`. Omit bodies of which a part is missing."""
+        """Return the bodies of the records in `items`. Omit bodies that have missing parts."""
         bodies = {key: item["body"]["S"] for key, item in items.items() if "S" in item.get("body", {})}
         split = {key: _parts_of(item) for key, item in items.items() if key not in bodies}
         parts = await self._table.get(part for keys in split.values() for part in keys)
@@ -173,7 +176,7 @@ class Reader:
 
 
 def _portions(keys: Iterable[Key], items: Mapping[Key, Item]) -> Iterator[list[Key]]:
-    """Divide the keys into groups, such that the bodies of each group's records fill about one page."""
+    """Divide the keys into groups, so that the bodies of the records in a group fill about one page."""
     portion: list[Key] = []
     size = 0
     for key in keys:
@@ -187,7 +190,7 @@ def _portions(keys: Iterable[Key], items: Mapping[Key, Item]) -> Iterator[list[K
 
 
 def _parts_of(item: Item) -> list[Key]:
-    """Return the keys of a record's body parts, or an empty list if the item refers to no parts."""
+    """Return the keys of the parts of a record's body, or an empty list if the item refers to no parts."""
     try:
         return part_keys(item["body_id"]["S"], int(item["body_parts"]["N"]))
     except (KeyError, ValueError):
@@ -221,9 +224,10 @@ def _page_query(request: PageRequest, partition: str) -> Parameters:
 
 
 def _is_current(record: Record, listed: str, request: PageRequest) -> bool:
-    """Return whether `record` belongs on the page: its sort key is still the listed one.
+    """Return whether `record` still has the sort key `listed`, and therefore belongs on the page.
 
-    The record at the position `request.after` does not belong on the page. A query by tag returns it anyway.
+    The record at the position `request.after` does not belong on the page, although a query by tag returns
+    it.
     """
     position = record.position
     current = sort_key(position) if request.tag is None else tag_sort_key(record.tag, position)

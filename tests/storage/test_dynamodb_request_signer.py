@@ -18,13 +18,13 @@ SERVERS = pytest.mark.parametrize("start", [servers.dynoxide, servers.extenddb],
 ODD = 'ключ "quoted" \\ \x01\x7f\u2028 \U0001f600'
 LARGE = "é" * 190_000
 MISSING = {"ConditionExpression": "attribute_not_exists(pk)"}
-TELL = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+RETURN_EXISTING = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
 OF_PARTITION = {
     "KeyConditionExpression": "pk = :pk",
     "ExpressionAttributeValues": {":pk": {"S": "p"}},
     "ConsistentRead": True,
 }
-NOBODY = {**OF_PARTITION, "ExpressionAttributeValues": {":pk": {"S": "nobody"}}}
+OF_UNKNOWN = {**OF_PARTITION, "ExpressionAttributeValues": {":pk": {"S": "unknown"}}}
 
 
 def puts(table: str, *items: Mapping[str, Any], **more: object) -> dict[str, Any]:
@@ -37,14 +37,14 @@ def questions(table: str) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "put_item", {**named, "Item": item("k")}
     yield "put_item", {**named, "Item": item(ODD, ODD)}
     yield "put_item", {**named, "Item": item("large", LARGE)}
-    yield "put_item", {**named, "Item": item("k"), **MISSING, **TELL}
-    yield "put_item", {**named, "Item": item(ODD), **MISSING, **TELL}
+    yield "put_item", {**named, "Item": item("k"), **MISSING, **RETURN_EXISTING}
+    yield "put_item", {**named, "Item": item(ODD), **MISSING, **RETURN_EXISTING}
     yield "put_item", {**named, "Item": item("k"), **MISSING}
     yield "put_item", {**named, "Item": {"pk": {"S": "p"}}}
-    yield "put_item", {"TableName": "nowhere", "Item": item("k")}
+    yield "put_item", {"TableName": "missing", "Item": item("k")}
     yield "transact_write_items", puts(table, item("t1"), item(ODD, ODD), item("t3"))
     yield "transact_write_items", puts(table, *[item(f"large{n}", LARGE) for n in range(4)])
-    yield "transact_write_items", puts(table, item("new"), item("k"), item(ODD), **MISSING, **TELL)
+    yield "transact_write_items", puts(table, item("new"), item("k"), item(ODD), **MISSING, **RETURN_EXISTING)
     yield "transact_write_items", puts(table, item("new"), item("k"), **MISSING)
     yield "transact_write_items", puts(table, item("same"), item("same"))
     for keys in (["k"], ["absent"], ["k", ODD, "large", "absent"]):
@@ -53,7 +53,7 @@ def questions(table: str) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "query", {**named, **OF_PARTITION}
     yield "query", {**named, **OF_PARTITION, "Limit": 2, "ProjectionExpression": "sk"}
     yield "query", {**named, **OF_PARTITION, "Select": "COUNT"}
-    yield "query", {**named, **NOBODY}
+    yield "query", {**named, **OF_UNKNOWN}
     yield "query", {**named, "KeyConditionExpression": "nonsense"}
     yield "scan", {**named, "ConsistentRead": True}
     yield "scan", {**named, "Limit": 1}
@@ -79,9 +79,9 @@ async def test_every_request_is_answered_as_the_driver_is(start: Callable[[], An
     async with pair_on(start().endpoint) as pair:
         refused = 0
         for operation, question in questions(pair.table):
-            told = await pair.by_driver(operation, question)
-            assert await pair.by_sender(operation, question) == told
-            refused += isinstance(told, Refusal)
+            response = await pair.by_driver(operation, question)
+            assert await pair.by_sender(operation, question) == response
+            refused += isinstance(response, Refusal)
         assert refused == 9
 
 
@@ -103,7 +103,7 @@ INJECTED: list[Fault] = [
     Error("TransactionConflictException"),
     Error("AccessDeniedException"),
     Error("ExpiredTokenException"),
-    Error("NobodyKnowsThisException"),
+    Error("UnknownException"),
     Error("InternalServerError", status=500),
     Error("ServiceUnavailable", status=503),
 ]
@@ -115,9 +115,9 @@ async def test_errors_that_only_aws_gives_are_the_drivers(fault: Fault) -> None:
         await pair.learn_to_put()
         proxy.fail("PutItem", fault, fault)
         question = {"TableName": pair.table, "Item": item("k")}
-        told = await pair.by_driver("put_item", question)
-        assert isinstance(told, Refusal)
-        assert await pair.by_sender("put_item", question) == told
+        response = await pair.by_driver("put_item", question)
+        assert isinstance(response, Refusal)
+        assert await pair.by_sender("put_item", question) == response
 
 
 async def test_a_transaction_conflict_raises_the_error_of_the_driver() -> None:
@@ -125,9 +125,9 @@ async def test_a_transaction_conflict_raises_the_error_of_the_driver() -> None:
         question = puts(pair.table, item("a"), item("b"))
         await pair.by_driver("transact_write_items", question)
         proxy.rule = lambda operation, asked: conflict(operation, asked) if "TransactItems" in asked else None
-        told = await pair.by_driver("transact_write_items", question)
-        assert cast("Refusal", told).response["CancellationReasons"][0]["Code"] == "TransactionConflict"
-        assert await pair.by_sender("transact_write_items", question) == told
+        response = await pair.by_driver("transact_write_items", question)
+        assert cast("Refusal", response).response["CancellationReasons"][0]["Code"] == "TransactionConflict"
+        assert await pair.by_sender("transact_write_items", question) == response
 
 
 async def test_concurrent_requests_get_their_own_responses() -> None:

@@ -35,7 +35,7 @@ Opener: TypeAlias = Callable[[], Awaitable[Storage]]
 
 
 class Subject(msgspec.Struct):
-    """A new, empty storage under test, and the capabilities that some checks need."""
+    """A new, empty storage under test, and the capabilities that some checks need (None if unavailable)."""
 
     storage: Storage
     reopen: Opener | None = None
@@ -43,7 +43,7 @@ class Subject(msgspec.Struct):
     second_client: Opener | None = None
     """Opens another client of the same data while `storage` is open. The kit closes the new client."""
     advance_time: Callable[[Micros], Awaitable[None]] | None = None
-    """Advances the clock of the engine, if the engine has a clock, by the given number of microseconds."""
+    """Sets the engine's own clock, if it has one, forward to the given time in microseconds since 1970."""
     catch_up: Callable[[], Awaitable[None]] | None = None
     """Waits until calls across partitions see all commits. An engine without lag does not need `catch_up`."""
     url: str | None = None
@@ -51,7 +51,9 @@ class Subject(msgspec.Struct):
     damage: Callable[[Address], Awaitable[None]] | None = None
     """Damages the stored record at the given address, so that the record cannot be read."""
     plugin: str | None = None
-    """The module that registers the scheme of `url`. A child process imports the module first."""
+    """The module that registers the scheme of `url`. A child process imports it before it opens the URL. None
+    if the scheme is built in.
+    """
 
     def has(self, capability: Capability) -> bool:
         if capability == "catch_up" and self.storage.lag == 0:
@@ -91,26 +93,30 @@ class MissingCapability(Exception):
     """Raised when a check needs a capability that its subject does not have."""
 
     def __init__(self, capability: Capability) -> None:
-        super().__init__(f"the subject has no {capability!r}, which this check needs")
+        super().__init__(f"the subject does not have the capability {capability!r}, which this check needs")
         self.capability = capability
 
 
 def expect_intact(actual: object, expected: object, what: str) -> None:
-    """Compare like `expect`, but leave the values out of the message, because the values are large."""
+    """Compare two large values as `expect` does, but do not include the values in the error message."""
     if actual != expected:
         raise ContractViolation(f"{what}: the returned value differs from the expected one")
 
 
 WAKE_TIMEOUT = 30.0
-"""Seconds to wait for a wake-up or the end of a call. The time is long enough for slow machines."""
+"""Number of seconds to wait for a wake-up or the end of a call. It is high enough for slow machines."""
 
 
 async def within_timeout(waiting: Awaitable[T], what: str) -> T:
-    """Return the result of `waiting`. Raise ContractViolation if there is none within WAKE_TIMEOUT."""
+    """Return the result of `waiting`.
+
+    Raise ContractViolation if the result takes longer than WAKE_TIMEOUT seconds.
+    """
     try:
         return await asyncio.wait_for(waiting, WAKE_TIMEOUT)
     except TimeoutError as error:
-        raise ContractViolation(f"{what} did not happen within {WAKE_TIMEOUT:g} seconds") from error
+        reason = f"timed out after {WAKE_TIMEOUT:g} seconds while waiting for {what}"
+        raise ContractViolation(reason) from error
 
 
 def expect(actual: object, expected: object, what: str) -> None:
@@ -119,7 +125,10 @@ def expect(actual: object, expected: object, what: str) -> None:
 
 
 class Check(msgspec.Struct, frozen=True):
-    """A check of a promise of the contract. `function` raises ContractViolation for a broken promise."""
+    """A check of one promise of the contract.
+
+    `function` raises ContractViolation if the promise is broken.
+    """
 
     name: str
     promise: int
@@ -137,11 +146,14 @@ class Check(msgspec.Struct, frozen=True):
 
 
 CHECKS: list[Check] = []
-"""All checks, sorted by the number of the promise. Importing `perdure.storage.kit` fills this list."""
+"""All checks, in the order of the promises that they check. Importing `perdure.storage.kit` adds them."""
 
 
 def check(promise: int, *needs: Capability) -> Callable[[CheckFunction], CheckFunction]:
-    """Return a decorator that adds a function to CHECKS, as a check of the promise with number `promise`."""
+    """Return a decorator that adds a function to CHECKS, as a check of promise number `promise`.
+
+    `needs` contains the capabilities that the check requires.
+    """
 
     def add(function: CheckFunction) -> CheckFunction:
         CHECKS.append(Check(function.__name__, promise, needs, function))
@@ -161,7 +173,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """The results of the checks. `str(report)` has a line for each result."""
+    """The results of checks. `str(report)` has one line for each result."""
 
     results: tuple[Result, ...]
 
