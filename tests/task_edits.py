@@ -16,7 +16,7 @@ from perdure.tasks import (
     edits,
 )
 from perdure.tasks.canonical_json import JsonLike
-from perdure.tasks.stored_task import TASKS, tags_of
+from perdure.tasks.task_snapshot import TASKS, tags_of
 
 
 async def report(
@@ -54,6 +54,12 @@ async def cancel(store: TaskStore, snapshot: Snapshot, *, message: str | None = 
 async def ask(store: TaskStore, snapshot: Snapshot, requests: Mapping[str, InputRequest]) -> Snapshot:
     return await store.edit(
         snapshot, lambda task, now, config: edits.ask(task, requests, now=now, config=config)
+    )
+
+
+async def answer(store: TaskStore, snapshot: Snapshot, answers: Mapping[str, JsonLike]) -> Snapshot:
+    return await store.edit(
+        snapshot, lambda task, now, config: edits.answer(task, answers, now=now, config=config)
     )
 
 

@@ -13,7 +13,7 @@ from perdure.storage.time_types import SECOND
 from perdure.tasks import Attempt, Json, TaskStore, attempt_history
 from perdure.tasks.attempt_history import MAX_ATTEMPTS_KEPT, MAX_REASON_CHARACTERS
 from perdure.tasks.canonical_json import encode_checked
-from perdure.tasks.stored_task import BOOKKEEPING_RESERVE_BYTES
+from perdure.tasks.task_snapshot import BOOKKEEPING_RESERVE_BYTES
 
 from .. import task_edits
 from .samples import ANA, CALL, START, Clock, json_values
@@ -88,7 +88,7 @@ def test_fields_of_a_later_version_are_kept() -> None:
     ]
 
 
-def test_a_task_that_an_earlier_version_began_is_given_back_all_the_same() -> None:
+def test_a_task_that_an_earlier_version_started_is_released_all_the_same() -> None:
     assert attempt_history.end_attempt(UNSET, 1, "lost") is UNSET
 
 

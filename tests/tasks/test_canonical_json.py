@@ -150,7 +150,7 @@ def test_a_depth_bomb_is_refused_before_it_is_walked() -> None:
 def test_what_is_no_task_is_corrupt(body: str) -> None:
     with pytest.raises(CorruptRecord) as caught:
         decode_task("some-id", body)
-    assert caught.value.task_id == "some-id"
+    assert caught.value.key == "some-id"
 
 
 @row(16)

@@ -32,7 +32,7 @@ from perdure.tasks import (
     TaskStore,
     edits,
 )
-from perdure.tasks.encrypted_body import READABLE_FIELDS, decrypt_body, encrypt_body, key_ids
+from perdure.tasks.body_encryption import READABLE_FIELDS, decrypt_body, encrypt_body, key_ids
 from perdure.tasks.encryption import Keyring, new_key
 from perdure.tasks.errors import (
     CorruptRecord,
@@ -43,9 +43,9 @@ from perdure.tasks.errors import (
     TerminalTask,
 )
 from perdure.tasks.idempotency import IDEMPOTENCY_KEYS
-from perdure.tasks.stored_task import TASKS, new_snapshot
 from perdure.tasks.task_log import LogEntry, Report
 from perdure.tasks.task_record import decode_task, encode_task
+from perdure.tasks.task_snapshot import TASKS, new_snapshot
 
 from .. import task_edits
 from ..markers import row
@@ -281,8 +281,8 @@ async def test_without_a_key_no_credentials_are_stored(store: TaskStore) -> None
     made = await store.create(ANA, replace(CALL, params=UNSET, meta=UNSET, variables={}))
     assert CANARY not in (await record_of(store, made)).body
     found = await store.get(ANA, made.task.task_id)
-    assert (found.task.credentials_json, found.task.credentials_omitted) == (UNSET, True)
-    assert not (await store.create(ANA, replace(CALL, credentials=UNSET))).task.credentials_omitted
+    assert (found.task.credentials_json, found.task.credentials_not_stored) == (UNSET, True)
+    assert not (await store.create(ANA, replace(CALL, credentials=UNSET))).task.credentials_not_stored
 
 
 def test_a_task_does_not_show_its_fields() -> None:
@@ -324,7 +324,7 @@ async def test_a_task_whose_key_is_missing_is_left_exactly_as_it_is(
     await subject.caught_up()
     found = await task_edits.quarantine_damaged(store)
     assert (found.not_readable, found.damaged) == (1, ())
-    assert store.keys.missing_key_ids == {"tests": {owner.keys.key_ids[0]}}
+    assert store.keys.missing_keys["tests"].keys() == {owner.keys.key_ids[0]}
     assert await record_of(owner, made) == before
 
 
@@ -335,7 +335,7 @@ async def test_a_task_whose_key_was_lost_can_be_deleted(everything: TaskStore, s
 
 
 async def test_everything_needs_a_key(subject: Subject) -> None:
-    with pytest.raises(InvalidValue, match="needs a key; make one with: perdure key"):
+    with pytest.raises(InvalidValue, match="needs a key; set PERDURE_ENCRYPTION_KEY"):
         TaskStore(subject.storage, EVERYTHING, application="tests")
     with pytest.raises(InvalidValue, match="must be 'credentials' or 'everything', not 'all'"):
         StoreConfig(encrypt="all")  # pyright: ignore[reportArgumentType]
@@ -391,6 +391,7 @@ def ciphertexts_of(snapshot: Snapshot) -> dict[str, str]:
 
 
 INVALID = r"the ciphertext of its (contents|credentials) is invalid"
+PLAIN = "must be encrypted is stored in plain text"
 
 
 @row(122, 123)
@@ -441,19 +442,25 @@ async def test_credentials_in_plain_text_are_refused(
         await store.create(ANA, replace(CALL, credentials=UNSET)),
         await credentials.create(ANA, CALL),
     ):
-        with pytest.raises(CorruptRecord, match="must be encrypted is stored in plain text"):
+        with pytest.raises(CorruptRecord, match=PLAIN):
             Snapshot.from_record(tampered(made, credentials=forged), keys)
 
 
 @row(123)
 @pytest.mark.parametrize(
-    "change", [{"encrypted": False}, {"variables": {"mine": 1}}, {"original_params": {}}]
+    ("change", "reason"),
+    [
+        ({"encrypted": False}, "has encrypted contents but is not marked as encrypted"),
+        ({"ciphertexts": {}}, "is marked as encrypted but has no encrypted contents"),
+        ({"variables": {"mine": 1}}, PLAIN),
+        ({"original_params": {}}, PLAIN),
+    ],
 )
 async def test_an_encrypted_task_with_contents_in_plain_text_is_refused(
-    everything: TaskStore, keys: Keyring, change: dict[str, object]
+    everything: TaskStore, keys: Keyring, change: dict[str, object], reason: str
 ) -> None:
     made = await everything.create(ANA, CALL)
-    with pytest.raises(CorruptRecord, match="must be encrypted is stored in plain text"):
+    with pytest.raises(CorruptRecord, match=reason):
         Snapshot.from_record(tampered(made, **change), keys)
 
 
@@ -461,7 +468,7 @@ async def test_an_encrypted_task_with_contents_in_plain_text_is_refused(
 async def test_a_ciphertext_of_a_newer_version_is_left_as_it_is(everything: TaskStore, keys: Keyring) -> None:
     made = await everything.create(ANA, CALL)
     newer = tampered(made, ciphertexts={**ciphertexts_of(made), "attachments": "x"})
-    with pytest.raises(NewerFormat, match="does not know the ciphertext 'attachments'"):
+    with pytest.raises(NewerFormat, match="'attachments', which this version of perdure does not support"):
         Snapshot.from_record(newer, keys)
 
 

@@ -40,7 +40,7 @@ def test_what_is_encrypted_for_a_place_is_decrypted_there(plain: bytes, place: P
 @row(122, 123)
 @given(st.binary(max_size=100), places, places)
 def test_a_ciphertext_cannot_be_moved_to_another_place(plain: bytes, place: Place, other: Place) -> None:
-    """Another application, owner, task, call, field or generation."""
+    """Another application, owner, task, call, field or version."""
     ciphertext = KEYS.encrypt(plain, place)
     moved = (
         replace(place, application=place.application + "x"),
@@ -48,7 +48,7 @@ def test_a_ciphertext_cannot_be_moved_to_another_place(plain: bytes, place: Plac
         replace(place, task_id=place.task_id + "x"),
         replace(place, call=place.call + "x"),
         replace(place, field=place.field + "x"),
-        replace(place, generation=place.generation + 1),
+        replace(place, version=place.version + 1),
         other,
     )
     for each in moved:
@@ -77,7 +77,7 @@ def test_a_damaged_key_id_is_not_taken_for_a_missing_key(damaged: str) -> None:
     ring = Keyring([new_key()])
     with pytest.raises(Undecryptable):
         ring.decrypt(damaged, PLACE)
-    assert ring.missing_key_ids == {}
+    assert ring.missing_keys == {}
 
 
 def test_another_key_is_missing_and_says_which() -> None:
@@ -88,7 +88,7 @@ def test_another_key_is_missing_and_says_which() -> None:
         ) as error:
             ring.decrypt(ciphertext, PLACE)
         assert error.value.key_id == key_id_of(ciphertext) == KEYS.key_ids[0]
-        assert ring.missing_key_ids == {PLACE.application: {KEYS.key_ids[0]}}
+        assert ring.missing_keys == {PLACE.application: {KEYS.key_ids[0]: PLACE}}
     with pytest.raises(KeyMissing, match="has no key"):
         Keyring().encrypt(b"secret", PLACE)
 
@@ -118,7 +118,7 @@ def test_a_key_is_random_printable_and_without_commas() -> None:
 @pytest.mark.parametrize("wrong", ["", "short", "!" * 43, "A" * 44, "é" * 43, 3, None])
 def test_what_is_not_a_key_is_refused_without_being_shown(wrong: object) -> None:
     with pytest.raises(
-        InvalidValue, match="key 2 is not a key of perdure; make one with: perdure key"
+        InvalidValue, match="key 2 is not a valid perdure key; make one with: perdure key"
     ) as error:
         Keyring([new_key(), wrong])  # pyright: ignore[reportArgumentType]
     assert len(str(wrong)) < 5 or str(wrong) not in str(error.value)

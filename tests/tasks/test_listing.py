@@ -18,7 +18,7 @@ from perdure.tasks import NewTask, Owner, Status, StoreConfig, Success, TaskFilt
 from perdure.tasks.errors import CorruptRecord, InvalidCursor, InvalidValue
 from perdure.tasks.listing import page_of_tags
 from perdure.tasks.owner import partition_of
-from perdure.tasks.stored_task import TASKS
+from perdure.tasks.task_snapshot import TASKS
 
 from .. import task_edits
 from ..markers import once, row
@@ -269,7 +269,7 @@ async def test_a_corrupt_record_is_surfaced_and_quarantined(subject: Subject, st
     bad = {good[1].task.task_id, good[2].task.task_id}
     page = await store.list(ANA)
     assert {each.task.task_id for each in page.tasks} == {each.task.task_id for each in good} - bad
-    assert {each.task_id for each in page.corrupt} == bad
+    assert {each.key for each in page.corrupt} == bad
     for task_id in bad:
         with pytest.raises(CorruptRecord):
             await store.get(ANA, task_id)
@@ -277,7 +277,7 @@ async def test_a_corrupt_record_is_surfaced_and_quarantined(subject: Subject, st
     found = await task_edits.quarantine_damaged(store)
     assert ({each.key for each in found.damaged if each.is_quarantined}, found.examined) == (bad, 4)
     assert await task_edits.counts(store, ANA) == {Status.WORKING: 2}  # out of the quota, and kept
-    assert {each.task_id for each in (await store.list(ANA)).corrupt} == bad
+    assert {each.key for each in (await store.list(ANA)).corrupt} == bad
     await subject.caught_up()
     again = await task_edits.quarantine_damaged(store)
     assert (again.damaged, again.quarantined) == ((), 2)

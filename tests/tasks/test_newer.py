@@ -20,8 +20,8 @@ from perdure.storage.time_types import HOUR
 from perdure.tasks import InputKind, InputRequest, Json, Snapshot, Status, Success, TaskRecord, TaskStore
 from perdure.tasks.errors import CorruptRecord
 from perdure.tasks.idempotency import IDEMPOTENCY_KEYS
-from perdure.tasks.stored_task import TASKS
 from perdure.tasks.task_record import decode_task, encode_task
+from perdure.tasks.task_snapshot import TASKS
 
 from .. import task_edits
 from ..markers import row
@@ -178,10 +178,10 @@ async def test_a_task_of_a_newer_version_expires_at_the_time_in_its_record(
     await subject.caught_up()
     assert record.expires_at is not None
     clock.now = record.expires_at - 1
-    assert (await store.purge()).task_ids == ()
+    assert (await store.purge()).purged == ()
     assert await stored(store.storage, record.address, now=clock.now) == record
     clock.now = record.expires_at
-    assert (await store.purge()).task_ids == (record.key,)
+    assert [each.key for each in (await store.purge()).purged] == [record.key]
 
 
 @row(105)

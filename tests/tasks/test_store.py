@@ -196,7 +196,7 @@ async def test_terminal_freezes_everything(store: TaskStore, clock: Clock, endin
         task_edits.cancel(store, ended),
         store.request_cancel(ended),
         task_edits.ask(store, ended, {"other": QUESTION}),
-        store.answer(ended, {"name": {"action": "cancel"}}),
+        task_edits.answer(store, ended, {"name": {"action": "cancel"}}),
         task_edits.claim(store, ended),
         task_edits.release(store, ended),
     ):

@@ -15,7 +15,6 @@ from perdure.storage.time_types import SECOND
 from perdure.tasks import Json, LogEntry, LogLevel, Progress, StoreConfig, Success, TaskStore, edits, task_log
 from perdure.tasks.canonical_json import JsonLike
 from perdure.tasks.errors import InvalidValue, TerminalTask
-from perdure.tasks.stored_task import BOOKKEEPING_RESERVE_BYTES, Snapshot
 from perdure.tasks.task_log import (
     MAX_LOG_ENTRIES,
     MAX_REPORTS_BYTES,
@@ -23,6 +22,7 @@ from perdure.tasks.task_log import (
     Report,
     log_entry,
 )
+from perdure.tasks.task_snapshot import BOOKKEEPING_RESERVE_BYTES, Snapshot
 
 from .. import task_edits
 from .samples import ANA, CALL, START, Clock, json_values

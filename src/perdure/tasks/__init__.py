@@ -1,4 +1,4 @@
-"""Durable tasks: the stored record, the rules for changing it, and `TaskStore`, which works on any storage.
+"""Durable tasks: the stored record of a task, the rules for changing it, and `TaskStore`.
 
 Start with `lifecycle` and `task_record`, which define the data of a task. Then read `edits` and `store`.
 """
@@ -12,9 +12,9 @@ from .lifecycle import Status
 from .listing import TaskFilter, TaskPage
 from .owner import Owner
 from .store import PurgeResult, TaskStore
-from .stored_task import Snapshot
 from .task_log import LogEntry, LogLevel
 from .task_record import Failure, Outcome, Progress, Success, TaskId, TaskRecord
+from .task_snapshot import Snapshot
 from .variables_and_checkpoint import Variables
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The attempt history of a task: when attempts started, and when and why unsuccessful ones ended.
+"""The attempt history of a task: when each attempt started, and when and why it failed or was interrupted.
 
 The history is stored as JSON, and later versions of perdure may add fields to it. It is only for display, so
 a history that cannot be decoded is treated as empty.
@@ -17,19 +17,22 @@ from . import canonical_json
 
 MAX_ATTEMPTS_KEPT = 10
 MAX_REASON_CHARACTERS = 200
-"""Longer reasons are cut to this many characters, because the history counts toward the size of the task."""
+"""Longer reasons are cut to this length, because the history counts toward the size of the task."""
 
 T = TypeVar("T")
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt to run a task. An attempt without `ended_at` is still running, or it finished the task."""
+    """One attempt to run a task."""
 
     started_at: Timestamp = msgspec.field(name="begun_at")
     ended_at: Timestamp | None = None
-    """When the task was released by its worker or, if that worker was lost, by another one."""
+    """When the task was released, by its worker or, if that worker was lost, by another one. `None` if the
+    attempt is still running or has finished the task."""
     reason: str | None = None
-    """Why the attempt failed or was interrupted. None otherwise."""
+    """Why the attempt failed or was interrupted. None if neither happened."""
+    worker: str | None = None
+    """The worker that made the attempt. None if an earlier version of perdure stored the attempt."""
 
 
 _attempts_decoder = msgspec.json.Decoder(tuple[Attempt, ...])
@@ -37,14 +40,18 @@ _entries_decoder = msgspec.json.Decoder(list[dict[str, Any]])
 
 
 def decode_attempts(raw: Raw | UnsetType) -> tuple[Attempt, ...]:
-    """Return the stored attempts, oldest first. Some of them may not be counted in `TaskRecord.attempts`."""
+    """Return the stored attempts, oldest first.
+
+    They include attempts that `TaskRecord.attempts` does not count, such as those that ended with a question.
+    """
     return _decode(raw, _attempts_decoder) or ()
 
 
-def start_attempt(raw: Raw | UnsetType, at: Micros) -> Raw:
-    """Return the history with a new attempt added. If the history is full, the oldest attempt is dropped."""
+def start_attempt(raw: Raw | UnsetType, at: Micros, worker: str | None = None) -> Raw:
+    """Return the history with a new attempt added. If the history is full, drop its oldest attempt."""
     entries = _decode(raw, _entries_decoder) or []
-    return Raw(canonical_json.encode([*entries, {"begun_at": at}][-MAX_ATTEMPTS_KEPT:]))
+    started: dict[str, Any] = {"begun_at": at} if worker is None else {"begun_at": at, "worker": worker}
+    return Raw(canonical_json.encode([*entries, started][-MAX_ATTEMPTS_KEPT:]))
 
 
 def end_attempt(raw: Raw | UnsetType, at: Micros, reason: str | None) -> Raw | UnsetType:

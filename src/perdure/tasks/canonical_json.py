@@ -1,4 +1,4 @@
-"""Canonical JSON: equal values are encoded as equal bytes, on every engine and in every version of perdure.
+"""Canonical JSON: the same value is always encoded as the same bytes, in every version of perdure.
 
 Keys are sorted by code point, and there is no whitespace. Floats keep their exact value, and so do integers
 of up to 4300 digits (Python's limit). Values that JSON cannot represent (NaN, infinity, dates, keys that are
@@ -20,10 +20,11 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 """A decoded JSON value."""
 
 JsonLike: TypeAlias = "bool | int | float | str | Sequence[JsonLike] | Mapping[str, JsonLike] | None"
-"""A value that can be encoded as JSON. Unlike `Json`, this type also accepts tuples and a `list[str]`."""
+"""A value that can be encoded as JSON. Unlike `Json`, this type also accepts tuples, and containers with a
+more specific type, such as `list[str]`."""
 
 MAX_DEPTH = 100
-"""Maximum nesting depth of a JSON value, low enough that decoding never exhausts the stack."""
+"""Maximum nesting depth of a JSON value. It is low enough that decoding never exhausts the stack."""
 
 _UNPAIRED_SURROGATE = "contains an unpaired surrogate, which cannot be encoded as UTF-8"
 _SCALARS = frozenset({str, int, bool, type(None)})
@@ -33,7 +34,7 @@ _decoder = msgspec.json.Decoder()
 
 
 def encode(value: object) -> bytes:
-    """Return the canonical bytes of a struct, or of a value that was already checked."""
+    """Return the canonical bytes of a struct, or of a value that has already been checked."""
     return _encoder.encode(value)
 
 
@@ -50,9 +51,10 @@ def encode_checked(
     max_depth: int = MAX_DEPTH,
     keep_order: bool = False,
 ) -> Raw:
-    """Check a value from a caller and return its canonical bytes. With `keep_order`, keys are not sorted.
+    """Check a value from a caller and return it as canonical JSON.
 
-    Raise InvalidValue if the value is not valid JSON or is too large.
+    If `keep_order` is true, the keys of objects keep their order, so the JSON is not canonical. Raise
+    InvalidValue if the value cannot be encoded as JSON, is nested too deeply or is too large.
     """
     check_json(field, value, max_depth=max_depth)
     try:
@@ -112,7 +114,10 @@ def check_name(field: str, name: object, max_bytes: int) -> None:
 def check_json(
     field: str, value: object, *, max_depth: int, max_string: int | None = None, depth: int = 0
 ) -> None:
-    """Raise InvalidValue unless `value` is JSON within the limits on nesting depth and string length."""
+    """Raise InvalidValue unless `value` can be encoded as JSON and respects the given limits.
+
+    `max_string` is the maximum number of characters in a string. `depth` is the nesting depth of `value`.
+    """
     match value:
         case str():
             _check_length(field, value, max_string)
@@ -138,10 +143,13 @@ def _check_length(field: str, text: str, maximum: int | None) -> None:
 def _children(
     field: str, value: dict[object, object] | Sequence[object], max_string: int | None
 ) -> Iterable[object]:
-    """Return the items of a container to check. Strings are included only if their length is limited."""
+    """Return the items of a container that must be checked.
+
+    Without `max_string`, strings, integers, booleans and None are left out, because no check can reject them.
+    """
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):
-                raise InvalidValue(field, f"object keys must be str, not {key!r}")
+                raise InvalidValue(field, f"the keys of a JSON object must be strings, not {key!r}")
         value = [*value.values()]
     return value if max_string is not None else [item for item in value if type(item) not in _SCALARS]

@@ -1,7 +1,7 @@
 """Cursors for paginated lists. A cursor contains a position in the list and a signature.
 
 A cursor stays valid if the task at its position is deleted. The signature prevents clients from forging
-cursors. It also covers the owner and the filter, so a cursor is valid only for the list that it came from.
+cursors. It also covers the owner, the filter and the sort order, so a cursor is valid only for its own list.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _position_decoder = msgspec.json.Decoder(Position)
 
 
 class CursorScope(msgspec.Struct, frozen=True, kw_only=True):
-    """The list that a cursor belongs to: the partition of its owner, its filter and its sort order."""
+    """The list to which a cursor belongs: the partition of the owner, the filter and the sort order."""
 
     partition: str
     status: str | None

@@ -1,7 +1,7 @@
 """Edits: pure functions that take a task and return a changed copy.
 
-An edit raises an error if the lifecycle or a limit does not allow the change. An edit with nothing to do,
-such as a second request to cancel, returns the same object; the store then writes nothing.
+An edit raises an error if the lifecycle or a limit does not allow the change. If there is nothing to change,
+for example on a second request to cancel, an edit returns the same object, and the store writes nothing.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum, auto
 
-import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from ..storage.limits import MAX_LANE_BYTES
 from ..storage.records_and_changes import Micros
 from . import attempt_history, canonical_json, expiry_and_deadlines, inputs, task_log
-from .application import MAX_APPLICATION_BYTES, escape_application
+from .application_name import MAX_APPLICATION_BYTES, escape_application
 from .canonical_json import JsonLike, check_integer, check_name, check_size, check_text
 from .config import MAX_TTL_MS, StoreConfig, check_poll_interval
 from .errors import InvalidValue, LimitExceeded
 from .inputs import Capability, Input, InputError, InputRequest
 from .lifecycle import Status, check_active, check_transition
 from .owner import Owner
+from .secret_contents import SecretContents
 from .task_log import MAX_LOG_ENTRIES, MAX_REPORTS_BYTES, MAX_REPORTS_KEPT, LogEntry, Report
 from .task_record import (
     Failure,
@@ -44,40 +44,47 @@ CANCELLED_OUTCOME = Failure.of(-32800, "The task was cancelled")
 
 
 class AttemptEnd(Enum):
-    """The ways in which an attempt can end without finishing the task."""
+    """How an attempt can end without finishing the task. Each way has its own counter in the task."""
 
     FAILED = auto()
-    """The function raised `Again` or exceeded its timeout."""
+    """The function raised a retryable error, or exceeded its timeout."""
     INTERRUPTED = auto()
-    """The worker was lost or stopped, or the storage failed."""
+    """The attempt ended for a reason outside the function: for example, its worker was lost or stopped."""
 
 
-class NewTask(msgspec.Struct, frozen=True, kw_only=True):
-    """The arguments for creating a task."""
+class NewTask(SecretContents, frozen=True, kw_only=True):
+    """The data from which a new task is created."""
+
+    shown_in_repr = ("method", "function")
 
     method: str
-    """The method of the request for which the task is created, for example `tools/call`."""
+    """The method of the request that creates the task, for example `tools/call`."""
     params: JsonLike | UnsetType = UNSET
     meta: JsonLike | UnsetType = UNSET
     ttl_ms: int | UnsetType | None = UNSET
     """The ttl (time to live). None means that the task never expires; UNSET means the default ttl."""
     is_ttl_requested: bool = False
-    """Whether the client requested this ttl. If so, the ttl also limits how long the result is kept."""
+    """Whether the client requested this ttl. If so, a ttl below the configured retention replaces the
+    retention."""
     poll_interval_ms: int | None = None
     session_id: str | None = None
     variables: Mapping[str, JsonLike] = {}
     client_can: tuple[Capability, ...] | None = None
-    """The capabilities that the client declared. None if the task is not created by a client."""
+    """The capabilities that the client declared. None if no client creates the task."""
     operators_answer: bool = False
-    """Whether the task can ask questions that its client does not support, because operators answer them."""
+    """Whether operators answer questions. If so, the task can ask questions that its client cannot answer."""
+    task_id: TaskId | None = None
+    """The id of the task. If None, the store creates one. A caller that must know the id before the task is
+    stored can create it with `TaskStore.new_id`."""
     function: str | None = None
     """The name of the function that a worker runs. None if the creator finishes the task without a worker."""
     idempotency_key: str | None = None
     """A key chosen by the client. A second call with the same key returns the task of the first call."""
     credentials: JsonLike | UnsetType = UNSET
-    """The credentials of the caller. They are stored only if there is a key to encrypt them."""
+    """The credentials of the caller. They are stored only if there is a key to encrypt them with."""
     attended_by: str | None = None
-    """The process that waits for the task, and with which the task ends. None if it ends by itself."""
+    """The process that is waiting for the task. If that process is lost or stops, the task is cancelled. None
+    if the task does not depend on a process."""
 
 
 def create(
@@ -90,7 +97,10 @@ def create(
     config: StoreConfig,
     can_encrypt: bool = False,
 ) -> TaskRecord:
-    """Return a new task. `can_encrypt` is whether there is a key, without which no credentials are stored."""
+    """Return a new task.
+
+    If `can_encrypt` is false, leave out the credentials, as there is no encryption key.
+    """
     if not is_task_id(task_id):
         raise InvalidValue("task_id", "must consist of 1 to 128 ASCII letters or digits")
     check_name("method", new.method, config.max_name_length)
@@ -123,7 +133,7 @@ def create(
         credentials_json=_encode_optional("credentials", new.credentials, config.max_meta_size_bytes)
         if can_encrypt
         else UNSET,
-        credentials_omitted=not (can_encrypt or isinstance(new.credentials, UnsetType)),
+        credentials_not_stored=not (can_encrypt or isinstance(new.credentials, UnsetType)),
         is_encrypted=config.encrypt == "everything",
         attended_by=new.attended_by,
     )
@@ -138,7 +148,10 @@ def report(
     now: Micros,
     config: StoreConfig,
 ) -> TaskRecord:
-    """Set the status message, the progress, or both. Add `reports` to the stored progress reports."""
+    """Set the status message, the progress, or both. Add `reports` to the stored progress reports.
+
+    If `message` or `progress` is `None`, keep the current value.
+    """
     check_active(task.status)
     if message is not None:
         check_text("status_message", message, config.max_message_length)
@@ -158,7 +171,7 @@ def report(
 def log(
     task: TaskRecord, entries: Sequence[LogEntry], *, skipped: int = 0, config: StoreConfig
 ) -> TaskRecord:
-    """Add entries to the log. `skipped` is the number of earlier entries that the caller has dropped.
+    """Add entries to the log. `skipped` is the number of earlier entries that the caller left out.
 
     The log is not part of the task that clients read, so `last_updated_at` does not change.
     """
@@ -184,7 +197,7 @@ def set_variables(
 def save_checkpoint(
     task: TaskRecord, changes: Mapping[str, JsonLike], *, now: Micros, config: StoreConfig
 ) -> TaskRecord:
-    """Set checkpoint values by name. The value None removes a name."""
+    """Set named values in the checkpoint. A value of None removes the name."""
     check_active(task.status)
     merged = merge(task.checkpoint, changes, config, "checkpoint")
     saved = _updated(task, now, checkpoint_json=merged)
@@ -196,9 +209,9 @@ def save_checkpoint(
 def finish(
     task: TaskRecord, outcome: Outcome, *, message: str | None = None, now: Micros, config: StoreConfig
 ) -> TaskRecord:
-    """Finish the task: as completed if the outcome is a Success, as failed if it is a Failure.
+    """Finish the task, with the status `completed` for a Success and `failed` for a Failure.
 
-    If `message` is None and the outcome has an error, the error becomes the status message.
+    `message` becomes the status message. If it is None, the error of the outcome, if any, is used instead.
     """
     check_outcome(outcome)
     error = outcome.error if isinstance(outcome, Success) else outcome.message
@@ -251,13 +264,16 @@ def request_cancel(task: TaskRecord, *, now: Micros) -> TaskRecord:
 
 
 def attend(task: TaskRecord, process: str | None, *, now: Micros) -> TaskRecord:
-    """Set the process that waits for the task. With None, the task no longer depends on one."""
+    """Set the process that waits for the task on behalf of a client (see `TaskRecord.attended_by`).
+
+    If that process is lost, the task is cancelled. None means that no process waits for the task.
+    """
     check_active(task.status)
     return task if task.attended_by == process else _updated(task, now, attended_by=process)
 
 
 def limit_questions(task: TaskRecord, keys: Iterable[str], deadline_at: Micros, *, now: Micros) -> TaskRecord:
-    """Make these open questions due at this time, unless they are due earlier."""
+    """Set the deadline of the questions with these keys, unless they are answered or have an earlier one."""
     check_active(task.status)
     limited = {
         key: replace(asked, deadline_at=deadline_at)
@@ -271,7 +287,10 @@ def limit_questions(task: TaskRecord, keys: Iterable[str], deadline_at: Micros, 
 def ask(
     task: TaskRecord, requests: Mapping[str, InputRequest], *, now: Micros, config: StoreConfig
 ) -> TaskRecord:
-    """Add questions for the client. Earlier questions may still be open. Each key can be used only once."""
+    """Add questions for the client. Earlier questions may still be open.
+
+    Raise QuestionChanged if the task has already used the key of a question.
+    """
     check_active(task.status)
     if task.status is not Status.INPUT_REQUIRED:
         check_transition(task.status, Status.INPUT_REQUIRED)
@@ -284,7 +303,7 @@ def answer(
 ) -> TaskRecord:
     """Store answers to open questions. When all questions are answered, the task can resume.
 
-    Raise MalformedAnswer if a submitted form does not match the schema of its question.
+    Raise MalformedAnswer if an answer does not fit its question.
     """
     from .form_validation import check_form  # noqa: PLC0415 (jsonschema is slow to import, and answers are rare)
 
@@ -315,8 +334,8 @@ def _answered(task: TaskRecord, new_answers: Mapping[str, Input], now: Micros) -
     return replace(answered, status=Status.WORKING)
 
 
-def claim(task: TaskRecord, *, now: Micros) -> TaskRecord:
-    """Claim the task for a new attempt. After the first claim, the task cannot expire before it finishes."""
+def claim(task: TaskRecord, *, worker: str | None = None, now: Micros) -> TaskRecord:
+    """Claim the task for a new attempt. Once a task has been claimed, it cannot expire before it finishes."""
     check_active(task.status)
     at = _edit_time(task, now)
     return _updated(
@@ -325,7 +344,7 @@ def claim(task: TaskRecord, *, now: Micros) -> TaskRecord:
         is_claimed=True,
         run_at=None,
         attempts=task.attempts + 1,
-        attempt_history_json=attempt_history.start_attempt(task.attempt_history_json, at),
+        attempt_history_json=attempt_history.start_attempt(task.attempt_history_json, at, worker),
     )
 
 
@@ -340,11 +359,12 @@ def release(
 ) -> TaskRecord:
     """Release an unfinished task, so that another worker can claim it.
 
-    If `end` is None, the attempt does not count: the task waits for answers, or its function was not started.
+    If `end` is None, the attempt is not counted, because the task is waiting for answers or its function was
+    not started. `run_at` is the earliest time of the next attempt; None allows it at once.
     """
     check_active(task.status)
     at = _edit_time(task, now)
-    is_waiting = task.status is Status.INPUT_REQUIRED  # nothing was running, so nothing was interrupted
+    is_waiting = task.status is Status.INPUT_REQUIRED  # while a task waits, no work can be interrupted
     return _updated(
         task,
         at,
@@ -362,10 +382,11 @@ def release(
 
 
 def timer(task: TaskRecord) -> tuple[str, Micros] | tuple[None, None]:
-    """Return the lane and the due time of a task, or (None, None) if no worker needs to claim it.
+    """Return the lane (timer queue) of the task and its due time, or (None, None) if the task has no timer.
 
-    Each function of an application has its own lane (timer queue), so a worker reads only tasks that it can
-    run. The tasks of an application with an open question that has a deadline are in another lane.
+    Each function of an application has its own lane, so a worker reads only tasks that it can run. A task
+    that is waiting for answers is in the deadline lane of its application, if one of its questions has a
+    deadline.
     """
     if task.is_claimed or task.is_terminal:
         return None, None
@@ -378,12 +399,12 @@ def timer(task: TaskRecord) -> tuple[str, Micros] | tuple[None, None]:
 
 
 def run_lane(application: str, function: str) -> str:
-    """Return the lane for tasks of this function that a worker can claim."""
+    """Return the lane of the queued tasks of this function."""
     return f"run/{escape_application(application)}/{function}"
 
 
 def deadline_lane(application: str) -> str:
-    """Return the lane for unclaimed tasks with an open question that has a deadline."""
+    """Return the lane of the unclaimed tasks whose questions must be answered before a deadline."""
     return f"deadline/{escape_application(application)}"
 
 
@@ -397,12 +418,15 @@ def _progressed(task: TaskRecord) -> TaskRecord:
 
 
 def _edit_time(task: TaskRecord, now: Micros) -> Micros:
-    """Return `now`, or the time of the previous edit if that is later because the clock was set back."""
+    """Return `now`, or the time of the previous edit if that is later: another clock may be ahead."""
     return max(now, task.last_updated_at)
 
 
 def resolve_ttl(ttl: int | UnsetType | None, config: StoreConfig) -> int | None:
-    """Return the requested ttl, or the default. Raise an error if the requested ttl exceeds the maximum."""
+    """Return `ttl` in milliseconds, or the default ttl if it is UNSET.
+
+    Raise InvalidValue if `ttl` is not allowed: for example, if it exceeds the maximum.
+    """
     if isinstance(ttl, UnsetType):
         return config.ttl_ms
     if ttl is None:

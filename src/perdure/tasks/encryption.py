@@ -1,8 +1,9 @@
-"""Encryption of what a task stores: AES-256-GCM, with a key for each task.
+"""Encrypts the fields of tasks with AES-256-GCM. Each task has its own key, derived from a master key.
 
-A ciphertext starts with the id of the master key, so that a reader without that key knows which one it lacks.
-It is bound to its place: the same bytes in another task, call, field or version of the record cannot be
-decrypted. It is not bound to a storage, so a copy of the storage can be read with the same keys.
+A ciphertext starts with the id of its master key, so a process that lacks the key can report which key it
+needs. A ciphertext is bound to its place, which is one field in one version of one task: it cannot be
+decrypted anywhere else. It is not bound to one storage, so a copy of the storage can be read with the same
+keys.
 """
 
 from __future__ import annotations
@@ -29,42 +30,42 @@ KEY_ID_BYTES = 4
 NONCE_BYTES = 12
 _KEY_ID = re.compile(rf"[0-9a-f]{{{2 * KEY_ID_BYTES}}}")
 MAX_CACHED_KEYS = 1024
-"""Maximum number of keys of tasks that a process keeps in memory."""
+"""Maximum number of task keys that a keyring caches."""
 
 EncryptedPart: TypeAlias = Literal["credentials", "everything"]
-"""What is encrypted: only the credentials of the caller, or everything that is not needed to list, schedule
+"""What is encrypted: only the credentials of the caller, or all fields except those needed to list, schedule
 and expire the task."""
 
 
 class Undecryptable(Exception):
-    """Raised when a ciphertext is damaged, or was moved here from another place."""
+    """Raised when a ciphertext is damaged, or was created for another task, call, field or version."""
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
-    """The place of a ciphertext, to which it is bound."""
+    """The place of a ciphertext: the task, call, field and version for which it was created."""
 
     application: str
     owner: Owner
     task_id: str
     call: str
-    """A digest of what is called: the function, and for credentials its arguments too."""
+    """A digest of the method and the function of the call. For credentials, it also covers the parameters."""
     field: str
-    generation: int
-    """The version of the storage record. Each write of a task encrypts all of it again."""
+    version: int
+    """The version of the storage record. Each write of a task increases it, and encrypts the fields again."""
 
 
 def new_key() -> str:
-    """Return a new random key, as text."""
+    """Return a new random master key, as text."""
     return urlsafe_b64encode(secrets.token_bytes(KEY_BYTES)).decode().rstrip("=")
 
 
 def key_id_of(ciphertext: str) -> str:
-    """Return the id of the key that encrypted a ciphertext."""
+    """Return the id of the master key with which a ciphertext was created."""
     return ciphertext.partition(".")[0]
 
 
 class Keyring:
-    """The master keys of a process. The first one encrypts; all of them decrypt."""
+    """The master keys of a process. The first key encrypts. Each key decrypts what it has encrypted."""
 
     def __init__(self, keys: Sequence[str] = ()) -> None:
         masters = [_parse(key, number) for number, key in enumerate(keys, 1)]
@@ -72,9 +73,10 @@ class Keyring:
         if len(self._masters) != len(masters):
             raise InvalidValue("encryption_keys", "contains the same key twice")
         self.key_ids = tuple(self._masters)
-        """The ids of the keys. They can be shown: they do not reveal the keys."""
-        self.missing_key_ids: dict[str, set[str]] = {}
-        """By application: the ids of keys that were needed to read a task, and that this process lacks."""
+        """The ids of the keys. They are not secret, because they do not reveal the keys."""
+        self.missing_keys: dict[str, dict[str, Place]] = {}
+        """Keys that this process needed but does not have. Maps each application to a dict from key id to the
+        `Place` of one ciphertext that needs the key."""
         self._cipher = lru_cache(maxsize=MAX_CACHED_KEYS)(self._new_cipher)
 
     def __repr__(self) -> str:
@@ -84,7 +86,7 @@ class Keyring:
         return bool(self._masters)
 
     def encrypt(self, plain: bytes, place: Place) -> str:
-        """Encrypt with the first key. Raise KeyMissing if there is none."""
+        """Return `plain`, encrypted for `place` with the first key. Raise KeyMissing if there are no keys."""
         if not self.key_ids:
             raise KeyMissing(place.task_id)
         key_id, nonce = self.key_ids[0], secrets.token_bytes(NONCE_BYTES)
@@ -92,23 +94,24 @@ class Keyring:
         return f"{key_id}.{b64encode(nonce + encrypted).decode()}"
 
     def decrypt(self, ciphertext: str, place: Place) -> bytes:
-        """Decrypt what was encrypted for this place.
+        """Decrypt a ciphertext that was created for `place`.
 
         Raise KeyMissing if this process does not have the key, and Undecryptable if the ciphertext is damaged
         or belongs to another place.
         """
         key_id, _, text = ciphertext.partition(".")
         if not _KEY_ID.fullmatch(key_id):
-            raise Undecryptable("its key id is damaged")
+            raise Undecryptable("the key id is damaged")
         if key_id not in self._masters:
-            self.missing_key_ids.setdefault(place.application, set()).add(key_id)
+            self.missing_keys.setdefault(place.application, {})[key_id] = place
             raise KeyMissing(place.task_id, key_id)
         try:
             raw = b64decode(text, validate=True)
             cipher = self._cipher(key_id, place.task_id)
             return cipher.decrypt(raw[:NONCE_BYTES], raw[NONCE_BYTES:], _associated_data(place))
         except (InvalidTag, ValueError) as error:  # binascii.Error is a ValueError
-            raise Undecryptable("it is damaged, or belongs to another task or version") from error
+            reason = "it is damaged, or was created for another task, call, field or version"
+            raise Undecryptable(reason) from error
 
     def _new_cipher(self, key_id: str, task_id: str) -> AESGCM:
         return AESGCM(_derive(self._masters[key_id], f"perdure task {task_id}"))
@@ -119,14 +122,17 @@ def _associated_data(place: Place) -> bytes:
 
 
 def _parse(key: object, number: int) -> bytes:
-    """Return the bytes of a key. The error does not show the key."""
+    """Return the bytes of a key.
+
+    Raise InvalidValue if it is invalid; the message does not contain the key.
+    """
     try:
         master = urlsafe_b64decode(f"{key.strip()}=") if isinstance(key, str) else b""
     except (binascii.Error, ValueError):
         master = b""
     if len(master) != KEY_BYTES:
         raise InvalidValue(
-            "encryption_keys", f"key {number} is not a key of perdure; make one with: perdure key"
+            "encryption_keys", f"key {number} is not a valid perdure key; make one with: perdure key"
         )
     return master
 

@@ -4,7 +4,7 @@
     └── TaskError
         ├── NotFound                   the owner has no task with this id
         ├── AlreadyExists              a task with this id already exists
-        ├── ConcurrentModification     the task was changed after it was read (retryable)
+        ├── ConcurrentModification     the task has changed since it was read (retryable)
         ├── ClaimLost                  the worker's claim on the task was lost; nothing was written
         ├── IllegalTransition          the lifecycle does not allow this change of status
         │   └── TerminalTask           the task has finished and can no longer change
@@ -14,14 +14,14 @@
         ├── IdempotencyKeyReused       the idempotency key was already used for a different call
         ├── InvalidCursor              the cursor is invalid for this list
         ├── AuthenticationRequired     anonymous access is disabled
-        ├── InputKeyReused             the task has already used this input key
+        ├── QuestionChanged            the task has already used this input key
         ├── MalformedAnswer            an answer does not fit its question
         ├── WrongVariableType          a variable does not have the requested type
         └── CorruptRecord              a stored record is damaged
 
-Storage errors (`perdure.storage.errors`) also reach the caller. For example, NewerFormat is raised if a newer
-version of perdure wrote the task. One of them is defined here: KeyMissing, which is raised if the task is
-encrypted with a key that this process does not have.
+A call can also raise the storage errors of `perdure.storage.errors`, for example NewerFormat if a newer
+version of perdure wrote the task. One storage error is defined here: KeyMissing, which is raised if this
+process does not have the key to encrypt or decrypt the task.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ class AlreadyExists(TaskError):
 
 
 class ConcurrentModification(TaskError):
-    """Raised when a task was changed after it was read. Read it again, or use `TaskStore.update`."""
+    """Raised when a task has changed since it was read.
+
+    Read it again and retry, or use `TaskStore.update`.
+    """
 
     retryable = True
 
@@ -61,7 +64,10 @@ class ConcurrentModification(TaskError):
 
 
 class ClaimLost(TaskError):
-    """Raised when a worker writes to a task after losing its claim, or after the task has finished."""
+    """Raised when a worker writes to a task after losing its claim, or after another caller ended the task.
+
+    A claim is a worker's right to run a task. Nothing was written.
+    """
 
     def __init__(self) -> None:
         super().__init__("this worker's claim on the task was lost; nothing was written")
@@ -77,7 +83,7 @@ class IllegalTransition(TaskError):
 
 
 class TerminalTask(IllegalTransition):
-    """Raised when an edit would change a finished task."""
+    """Raised when an edit would change a task that has finished."""
 
     def __init__(self, source: str, target: str) -> None:
         super().__init__(source, target)
@@ -104,7 +110,7 @@ class LimitExceeded(InvalidValue):
 
 
 class QuotaExceeded(TaskError):
-    """Raised when the owner or the server already has the maximum number of active tasks."""
+    """Raised when the owner or the whole storage already has the maximum number of active tasks."""
 
     retryable = True
 
@@ -124,7 +130,7 @@ class IdempotencyKeyReused(TaskError):
 
 
 class InvalidCursor(TaskError):
-    """Raised when a cursor is damaged or forged, or comes from a list with another owner or filter."""
+    """Raised when a cursor is damaged or forged, or belongs to a list with another owner, filter or order."""
 
     def __init__(self) -> None:
         super().__init__("invalid cursor; omit the cursor to list from the first page")
@@ -137,7 +143,7 @@ class AuthenticationRequired(TaskError):
         super().__init__("anonymous access is disabled; authenticate first")
 
 
-class InputKeyReused(TaskError):
+class QuestionChanged(TaskError):
     """Raised when a task asks a question with a key that it has already used."""
 
     def __init__(self, key: str) -> None:
@@ -148,7 +154,7 @@ class InputKeyReused(TaskError):
 
 
 class MalformedAnswer(TaskError):
-    """Raised when an answer has the wrong type for its question, or does not match the schema of the form."""
+    """Raised when an answer has the wrong type for its question, or does not match the schema of its form."""
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(f"the answer to {key!r} is malformed: {reason}")
@@ -156,7 +162,7 @@ class MalformedAnswer(TaskError):
         self.reason = reason
 
     def without_values(self) -> MalformedAnswer:
-        """Return the error without its reason, which may quote the answer: the SDK puts it into a span."""
+        """Return a copy whose message does not quote the answer. The MCP SDK includes messages in traces."""
         reason = "it does not match its question (the reason is not shown, because the task is encrypted)"
         return MalformedAnswer(self.key, reason)
 
@@ -165,7 +171,7 @@ class WrongVariableType(TaskError):
     """Raised when a variable does not have the requested type."""
 
     def __init__(self, name: str, expected: str, actual: str) -> None:
-        super().__init__(f"the variable {name!r} has type {actual}, not {expected}")
+        super().__init__(f"the value of {name!r} has type {actual}, not {expected}")
         self.name = name
         self.expected = expected
         self.actual = actual
@@ -174,14 +180,15 @@ class WrongVariableType(TaskError):
 class CorruptRecord(TaskError):
     """Raised when a stored record is damaged and cannot be decoded."""
 
-    def __init__(self, task_id: str, reason: str) -> None:
-        super().__init__(f"the stored record {task_id} is damaged and cannot be read: {reason}")
-        self.task_id = task_id
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"the stored record {key} is damaged and cannot be read: {reason}")
+        self.key = key
+        """The key of the record. The key of a task's record is the task id."""
         self.reason = reason
 
 
 class KeyMissing(NotReadableHere):
-    """Raised when a task is encrypted with a key that this process does not have. It is left unchanged."""
+    """Raised when this process lacks the key to encrypt or decrypt a task. Nothing was written."""
 
     def __init__(self, task_id: str, key_id: str = "") -> None:
         problem = (

@@ -13,11 +13,14 @@ from .errors import MalformedAnswer
 from .inputs import Input, InputKind
 
 MAX_REASON_CHARACTERS = 200
-"""Longer reasons are cut to this many characters. A reason can quote long input from the client."""
+"""Longer reasons are cut to this length, because a reason can quote long input from the client."""
 
 
 def check_form(key: str, asked: Input, answer: JsonLike) -> None:
-    """Raise MalformedAnswer if `answer` is a submitted form that does not match the question's schema."""
+    """Raise MalformedAnswer if `answer` is a submitted form that does not match the schema of the question.
+
+    `key` is the key of the question, which the error names.
+    """
     if asked.kind is not InputKind.ELICITATION or not isinstance(answer, Mapping):
         return
     params = asked.params
@@ -31,4 +34,4 @@ def check_form(key: str, asked: Input, answer: JsonLike) -> None:
         reason = f"{where}: {error.message}" if where else error.message
         raise MalformedAnswer(key, reason[:MAX_REASON_CHARACTERS]) from error
     except (SchemaError, Unresolvable, RecursionError):
-        return  # the tool's own schema is invalid, so every answer is accepted
+        return  # the schema, which comes from the tool, cannot be used, so every answer is accepted

@@ -1,7 +1,7 @@
 """Idempotency keys: a client that repeats a call with the same key gets the task of the first call.
 
-A key is a small record in the owner's partition. It is stored in the same commit as the task, and expires
-after a configured time. If the task is deleted before that, the key can be used for a new task.
+A key is a small record in the partition of the owner. It is stored in the same commit as the task, and
+expires after a configured time. If the task no longer exists, the key can be used for a new task.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def key_address(partition: str, key: str) -> Address:
 
 
 def decode_task_id(record: Record) -> TaskId | None:
-    """Return the task id in the record of a key, or None if the record is damaged and can be replaced.
+    """Return the id of the task to which a key is bound, or None if the record of the key is damaged.
 
     Raise NewerFormat if a newer version of perdure wrote the record.
     """
@@ -52,7 +52,10 @@ def decode_task_id(record: Record) -> TaskId | None:
 
 
 def bind_key(address: Address, task: TaskRecord, before: Record | None, config: StoreConfig) -> Change:
-    """Return the change that binds a key to this task. `before` is the existing record of the key, if any."""
+    """Return the storage change that binds a key to this task.
+
+    `before` is the stored record of the key, if any.
+    """
     body = _format.encode(_KeyRecord(task.task_id))
     expires_at: Micros = task.created_at + config.idempotency_window_ms * 1000
     if before is not None:
@@ -77,6 +80,6 @@ def check_same_call(existing: TaskRecord, new: TaskRecord) -> None:
 
 
 def _call_identity(task: TaskRecord) -> tuple[str, bytes | None]:
-    # The parameters are compared as bytes: 1, 1.0 and True are equal in Python, but they are different calls.
+    # The parameters are compared as bytes: 1, 1.0 and True are equal in Python, but different in JSON.
     params = task.params_json
     return task.original_method, None if isinstance(params, UnsetType) else bytes(params)

@@ -1,7 +1,7 @@
 """The questions that a task asks its client, and the answers.
 
 Each answer is checked against the kind of its question. If one answer in a call is malformed, no answer of
-the call is stored. Answers with an unknown key, or to a question that is already answered, are ignored.
+the call is stored. An answer is ignored if its key is unknown or its question has already been answered.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from ..storage.records_and_changes import Micros
+from ..storage.time_types import Duration, to_seconds
 from . import canonical_json
 from .canonical_json import Json, JsonLike, check_name
 from .config import MAX_TTL_MS, StoreConfig
-from .errors import InputKeyReused, InvalidValue, LimitExceeded, MalformedAnswer
+from .errors import InvalidValue, LimitExceeded, MalformedAnswer, QuestionChanged
+from .secret_contents import SecretContents
 
 MAX_DEADLINE_SECONDS = MAX_TTL_MS // 1000
 
@@ -31,7 +33,7 @@ class InputKind(StrEnum):
 
 
 class Capability(StrEnum):
-    """The capabilities that a client can declare: the kinds of questions that it can answer."""
+    """The capabilities that a client can declare. Each one is the ability to answer one kind of question."""
 
     FORM = "elicitation.form"
     URL = "elicitation.url"
@@ -58,11 +60,11 @@ class ElicitationAnswer(msgspec.Struct, frozen=True):
 
     action: Literal["accept", "decline", "cancel"]
     content: dict[str, Any] | None = None
-    """The submitted values by field name."""
+    """The submitted values by field name, or None if the client sent none."""
 
     @property
     def values(self) -> dict[str, Any]:
-        """The submitted values by field name; empty if there are none."""
+        """The submitted values by field name. Empty if the client sent none."""
         return self.content or {}
 
 
@@ -81,7 +83,7 @@ class Root(msgspec.Struct, frozen=True):
 
 
 class RootsAnswer(msgspec.Struct, frozen=True):
-    """The answer to a roots request: the directories that the server may access."""
+    """The answer to a roots request: the directories and files of the client that the server may use."""
 
     roots: list[Root]
 
@@ -95,24 +97,30 @@ _ANSWER_TYPES: dict[InputKind, type[InputAnswer]] = {
 }
 
 
-class InputRequest(msgspec.Struct, frozen=True, kw_only=True):
+class InputRequest(SecretContents, frozen=True, kw_only=True):
     """A question to ask the client."""
+
+    shown_in_repr = ("kind", "deadline")
 
     kind: InputKind
     params: JsonLike = None
-    deadline: float | None = None
-    """Seconds within which the question must be answered. If None, the ttl of the task is used."""
+    deadline: Duration | None = None
+    """The time within which the question must be answered. If None, the ttl of the task is used."""
 
 
-class InputError(msgspec.Struct, frozen=True, kw_only=True):
+class InputError(SecretContents, frozen=True, kw_only=True):
     """A JSON-RPC error that a client sent instead of an answer."""
+
+    shown_in_repr = ("code",)
 
     code: int
     message: str
 
 
-class Input(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A stored question, with its answer if there is one."""
+class Input(SecretContents, frozen=True, kw_only=True, omit_defaults=True):
+    """A stored question of a task, with its answer if it has been answered."""
+
+    shown_in_repr = ("kind", "asked_at", "answered_at")
 
     kind: InputKind
     params_json: Raw | UnsetType = msgspec.field(default=UNSET, name="params")
@@ -122,7 +130,7 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     answer_json: Raw | UnsetType = msgspec.field(default=UNSET, name="answer")
     answered_at: Micros | None = None
     error: InputError | None = None
-    """The JSON-RPC error that the client sent instead of an answer."""
+    """The JSON-RPC error that the client sent instead of an answer, if any."""
 
     @property
     def is_answered(self) -> bool:
@@ -139,14 +147,17 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def answer(self) -> InputAnswer | None:
-        """The decoded answer. None if there is no answer yet, or if the client sent an error."""
+        """The decoded answer. None if there is no answer yet, or if the client sent an error instead."""
         if isinstance(self.answer_json, UnsetType):
             return None
         return msgspec.convert(canonical_json.decode(self.answer_json), _ANSWER_TYPES[self.kind])
 
     @property
     def raw_answer(self) -> Json:
-        """The answer as the client sent it. None if there is no answer, or if the client sent an error."""
+        """The answer as plain Python values.
+
+        None if there is no answer yet, or if the client sent an error.
+        """
         return canonical_json.decode(self.answer_json)
 
     def is_question(self, request: InputRequest) -> bool:
@@ -164,14 +175,17 @@ def ask(
     now: Micros,
     config: StoreConfig,
 ) -> dict[str, Input]:
-    """Return all inputs, with the new questions added. Raise InputKeyReused if a key was already used."""
+    """Return all questions, including the new ones. Raise QuestionChanged if a key was already used."""
     _check_entry_count(requests, config)
     for key in requests:
         check_name("inputs", key, config.max_name_length)
         if requests[key].kind not in _ANSWER_TYPES:
-            raise InvalidValue("inputs", f"unknown kind {requests[key].kind!r}; use an InputKind")
+            reason = (
+                f"question {key!r} has the unknown kind {requests[key].kind!r}; use a member of InputKind"
+            )
+            raise InvalidValue("inputs", reason)
         if key in inputs:
-            raise InputKeyReused(key)
+            raise QuestionChanged(key)
     params = {key: request.params for key, request in requests.items()}
     raws = _encode_all(params, config, keep_order=True)
     asked = {
@@ -189,25 +203,29 @@ def ask(
 def _deadline(request: InputRequest, ttl_ms: int | None, now: Micros) -> Micros | None:
     if request.deadline is None:
         return None if ttl_ms is None else now + ttl_ms * 1000
-    if not 0 < request.deadline <= MAX_DEADLINE_SECONDS:
+    seconds = to_seconds(request.deadline)
+    if not 0 < seconds <= MAX_DEADLINE_SECONDS:
         raise InvalidValue(
             "deadline",
-            f"must be more than 0 and at most {MAX_DEADLINE_SECONDS} seconds, not {request.deadline}",
+            f"must be more than 0 and at most {MAX_DEADLINE_SECONDS} seconds, not {seconds}",
         )
-    return now + round(request.deadline * 1_000_000)
+    return now + round(seconds * 1_000_000)
 
 
 def check_repeated(inputs: Mapping[str, Input], requests: Mapping[str, InputRequest]) -> None:
-    """Raise InputKeyReused if a key was already used for a different question."""
+    """Raise QuestionChanged if a key has already been used for a different question."""
     for key, request in requests.items():
         if key in inputs and not inputs[key].is_question(request):
-            raise InputKeyReused(key)
+            raise QuestionChanged(key)
 
 
 def answer(
     inputs: Mapping[str, Input], answers: Mapping[str, JsonLike], *, now: Micros, config: StoreConfig
 ) -> dict[str, Input]:
-    """Return the newly answered inputs by key. Answers to questions that are not open are ignored."""
+    """Match `answers` to the open questions. Return the answered questions by key, each with its answer.
+
+    Ignore answers that match no open question.
+    """
     _check_entry_count(answers, config)
     outstanding = {
         key: value for key, value in answers.items() if key in inputs and not inputs[key].is_answered
@@ -222,7 +240,10 @@ def answer(
 
 
 def fail(inputs: Mapping[str, Input], key: str, error: InputError, *, now: Micros) -> dict[str, Input]:
-    """Return a dict that maps `key` to its input, answered with an error; an empty one if it is not open."""
+    """Return a dict that maps the key to its question, answered with an error.
+
+    The dict is empty if the task has no open question with this key.
+    """
     if key not in inputs or inputs[key].is_answered:
         return {}
     return {key: msgspec.structs.replace(inputs[key], error=error, answered_at=now)}

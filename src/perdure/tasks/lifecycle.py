@@ -1,7 +1,7 @@
-"""The status changes that a task can make, in one table. No other code decides which changes are allowed.
+"""The table of allowed status changes. No other code decides which changes are allowed.
 
-A task alternates between `working` and `input_required` while it asks questions and gets answers. The other
-statuses are final. The diagram in the documentation is generated from this table.
+While a task asks questions and receives answers, it alternates between `working` and `input_required`. The
+other statuses are final. A test compares the diagram in the documentation with this table.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ class Status(StrEnum):
     """The status of a task. The values are defined by MCP."""
 
     WORKING = "working"
-    """The task is queued or running. Normally a worker changes its status next."""
+    """The task is queued or running. It normally leaves this status when it finishes or asks a question."""
     INPUT_REQUIRED = "input_required"
-    """The task waits for answers. The last answer, a cancellation or a deadline changes its status next."""
+    """The task is waiting for answers. It normally leaves this status when the last open question is
+    answered. A cancellation or a missed deadline ends it instead."""
     COMPLETED = "completed"
     """The task finished with a result, which may itself report an error."""
     FAILED = "failed"
     """The task finished with a JSON-RPC error."""
     CANCELLED = "cancelled"
-    """The task was cancelled before it could finish."""
+    """The task was cancelled before it completed or failed."""
 
     @property
     def is_terminal(self) -> bool:
@@ -43,7 +44,7 @@ ACTIVE_STATUSES = frozenset(status for status in Status if TRANSITIONS[status])
 
 
 def check_transition(source: Status, target: Status) -> None:
-    """Raise IllegalTransition unless the table allows the change. A change to the same status is illegal."""
+    """Raise IllegalTransition unless `TRANSITIONS` allows the change. No status may change to itself."""
     if target in TRANSITIONS[source]:
         return
     if source.is_terminal:
@@ -55,15 +56,3 @@ def check_active(status: Status) -> None:
     """Raise TerminalTask if the status is final."""
     if status.is_terminal:
         raise TerminalTask(status, Status.WORKING)
-
-
-def diagram() -> str:
-    """Return the table of status changes as a Mermaid diagram."""
-    transitions = [
-        f"    {source} --> {target}"
-        for source in Status
-        for target in Status
-        if target in TRANSITIONS[source]
-    ]
-    ends = [f"    {status} --> [*]" for status in Status if status.is_terminal]
-    return "\n".join(["stateDiagram-v2", f"    [*] --> {Status.WORKING}", *transitions, *ends])

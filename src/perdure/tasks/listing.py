@@ -24,17 +24,21 @@ from .cursor import CursorScope, decode_cursor, encode_cursor
 from .encryption import Keyring
 from .errors import CorruptRecord, InvalidValue
 from .lifecycle import Status
-from .stored_task import TASKS, Snapshot, tags_of
 from .task_record import TaskRecord
+from .task_snapshot import TASKS, Snapshot, tags_of
 
 DEFAULT_PAGE_SIZE = 50
 MAX_PAGE_SIZE = 200
 MAX_RECORDS_EXAMINED = 1000
-"""Maximum number of records that one call examines. It limits the cost of a filter that has no index."""
+"""Maximum number of records that one call examines. It limits the cost of filters without an index."""
 
 
 class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """A filter for task lists. Only `status` is indexed; other filters can return short or empty pages."""
+    """A filter for task lists. A field that is `None` matches every task.
+
+    Only `status` is indexed. If another field is set, a page can be short or even empty although more tasks
+    match.
+    """
 
     status: Status | None = None
     method: str | None = None
@@ -58,14 +62,16 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of tasks. If there may be more tasks, `next_cursor` is the cursor of the next page."""
+    """A page of a list of tasks, with the errors for records on it that cannot be read."""
 
     tasks: tuple[Snapshot, ...]
     corrupt: tuple[CorruptRecord, ...] = ()
-    """One CorruptRecord error for each damaged record on this page."""
+    """One error for each damaged record on this page."""
     not_readable: tuple[NotReadableHere, ...] = ()
-    """One error for each record on this page that this process cannot read, although it is not damaged."""
+    """One error for each intact record on this page that this process cannot read, for example because it
+    lacks the key to decrypt the record."""
     next_cursor: str | None = None
+    """The cursor of the next page. None if there are no more tasks."""
 
 
 async def page_of_tags(
@@ -78,10 +84,14 @@ async def page_of_tags(
     descending: bool,
     now: Micros,
 ) -> tuple[list[Record], bool]:
-    """Return a page of the records that have one of these tags, and whether it is the last page.
+    """Return a page of the task records that have one of these tags, and whether it is the last page.
 
-    Each tag is queried separately, and the results are merged. If the query for a tag has more results, the
-    page ends no later than the last result that was read, so that records stay in order across pages.
+    A tag is the label by which the storage indexes a record. If `tags` contains None, all records are
+    returned.
+
+    Each tag is queried separately, and the results are merged in the order of the list. If a query did not
+    return all records of its tag, the missing ones may belong before later records of other tags. The page
+    therefore ends no later than the last record of such a query, and the next page continues from there.
     """
     pages = await asyncio.gather(
         *(
@@ -112,7 +122,7 @@ async def list_tasks(
     keys: Keyring,
     now: Micros,
 ) -> TaskPage:
-    """Return the page after `cursor`, or the first page if `cursor` is None."""
+    """Return the page of tasks to which `cursor` refers, or the first page if `cursor` is None."""
     task_filter.validate()
     scope = CursorScope(
         partition=partition,
@@ -149,7 +159,7 @@ class TaskScan:
         self.corrupt: list[CorruptRecord] = []
         self.not_readable: list[tuple[Record, NotReadableHere]] = []
         self.next_position = after
-        """The position after which the next scan continues. None if there are no more records."""
+        """The position after which the next scan must continue. None if there are no more records."""
 
     @property
     def size(self) -> int:
@@ -178,24 +188,27 @@ async def scan_tasks(
     read: Callable[[Record], Snapshot],
     now: Micros,
 ) -> TaskScan:
-    """Return up to `limit` tasks that have one of these tags and for which `matches` returns true.
+    """Scan for up to `limit` tasks whose tag is in `tags` and that `matches` accepts.
 
-    Records that cannot be read are also returned, and count toward `limit`. The scan stops early after 1,000
-    records, or after `max_chars` characters of record bodies.
+    If `tags` contains None, tasks with any tag are scanned. If `matches` is None, all tasks are accepted.
+    Records that `read` cannot decode are also part of the result, and count toward `limit`. The scan can stop
+    before it has found `limit` tasks: it examines at most 1,000 records, and reads no more of them after
+    their bodies have reached `max_chars` characters.
     """
     if type(limit) is not int or not 1 <= limit <= MAX_PAGE_SIZE:
         raise InvalidValue("limit", f"must be an integer from 1 to {MAX_PAGE_SIZE}, not {limit}")
     scan = TaskScan(after)
     examined = chars = 0
     while examined < MAX_RECORDS_EXAMINED and chars < max_chars:
-        # One record too many shows that there is a next page. A filter may skip most records.
-        wanted = limit + 1 - scan.size if matches is None else MAX_PAGE_SIZE
+        # One extra record shows whether there is a next page. With a filter, most records may not match, so
+        # many are read at once.
+        page_size = limit + 1 - scan.size if matches is None else MAX_PAGE_SIZE
         records, is_last = await page_of_tags(
             storage,
             tags,
             partition=partition,
             after=scan.next_position,
-            limit=min(wanted, MAX_RECORDS_EXAMINED - examined),
+            limit=min(page_size, MAX_RECORDS_EXAMINED - examined),
             descending=descending,
             now=now,
         )
@@ -217,7 +230,7 @@ async def scan_tasks(
 def read_task(
     record: Record, read: Callable[[Record], Snapshot]
 ) -> Snapshot | CorruptRecord | NotReadableHere:
-    """Return the task in a record, or the error that `read` raises."""
+    """Return the task in a record. If `read` cannot decode the record, return the error instead."""
     try:
         return read(record)
     except (CorruptRecord, NotReadableHere) as error:

@@ -1,7 +1,10 @@
 """The owner of a task, and the storage partition that contains the tasks of an owner.
 
-The owner of a task always comes from the authenticated request. Its name can contain any character:
-separators are escaped, so two different owners never share a partition. Nor do two applications.
+The owner is a user or a client (usually named by a verified token), a session, the single local user, or
+anonymous. perdure never reads the owner from the parameters of a request.
+
+The names in an owner can contain any character. Separators are escaped, so no two owners share a partition,
+and no two applications do.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from typing import Literal, TypeAlias, get_args
 import msgspec
 
 from ..storage.limits import MAX_PARTITION_BYTES
-from .application import MAX_APPLICATION_BYTES, escape_application
+from .application_name import MAX_APPLICATION_BYTES, escape_application
 from .canonical_json import check_size, check_text
 from .errors import InvalidValue
 
@@ -32,10 +35,10 @@ class Owner(msgspec.Struct, frozen=True):
     subject: str = ""
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(OwnerKind):
-            raise InvalidValue("owner", f"unknown kind {self.kind!r}; use {', '.join(get_args(OwnerKind))}")
-        for name in (self.issuer, self.subject):
-            check_text("owner", name)
+        for name in (self.kind, self.issuer, self.subject):
+            if type(name) is not str:  # checked first, because `_partition_name` requires a hashable owner
+                reason = f"kind, issuer and subject must be str, not {type(name).__name__}"
+                raise InvalidValue("owner", reason)
         _partition_name(self)
 
     @classmethod
@@ -50,17 +53,23 @@ class Owner(msgspec.Struct, frozen=True):
 
     @classmethod
     def session(cls, session_id: str) -> Owner:
-        """Return the owner for a session, for servers without authentication that bind tasks to sessions."""
+        """Return the owner for a session.
+
+        It is used by servers that have no authentication and bind tasks to sessions.
+        """
         return cls("session", "", _required("session_id", session_id))
 
     @classmethod
     def local(cls) -> Owner:
-        """Return the owner for the single user of a stdio server."""
+        """Return the owner for the single user of a stdio server or of a local program."""
         return cls("local")
 
     @classmethod
     def anonymous(cls) -> Owner:
-        """Return the anonymous owner. Each anonymous task has its own partition and a secret id."""
+        """Return the owner of all anonymous tasks.
+
+        Each of these tasks has its own partition and a secret id.
+        """
         return cls("anonymous")
 
     @property
@@ -69,19 +78,30 @@ class Owner(msgspec.Struct, frozen=True):
 
     @property
     def digest(self) -> str:
-        """A hash that identifies the owner in logs and traces without revealing the owner's name."""
+        """A short hash that identifies the owner in logs and traces, where its name must not appear."""
         return hashlib.blake2b(_partition_name(self).encode(), digest_size=6).hexdigest()
 
 
 def partition_of(application: str, owner: Owner, task_id: str) -> str:
-    """Return the name of the partition in which the owner's task is stored."""
+    """Return the name of the partition that contains this task.
+
+    `task_id` matters only for anonymous owners.
+    """
     name = f"anonymous::{task_id}" if owner.is_anonymous else _partition_name(owner)
     return f"{escape_application(application)}:{name}"
 
 
-@lru_cache(maxsize=4096)  # every read of a task needs it
+@lru_cache(maxsize=4096)  # it is called for every read of a task
 def _partition_name(owner: Owner) -> str:
-    """Return the name of an owner within an application. Raise LimitExceeded if it is too long."""
+    """Return the part of a partition name that identifies the owner.
+
+    Raise InvalidValue if the owner is invalid, and LimitExceeded if the result is too long.
+    """
+    if owner.kind not in get_args(OwnerKind):
+        kinds = ", ".join(get_args(OwnerKind))
+        raise InvalidValue("owner", f"unknown kind {owner.kind!r}; use one of: {kinds}")
+    for text in (owner.issuer, owner.subject):
+        check_text("owner", text)
     name = f"{owner.kind}:{owner.issuer.translate(_ESCAPES)}:{owner.subject.translate(_ESCAPES)}"
     check_size("owner", name.encode(), MAX_OWNER_BYTES)
     return name

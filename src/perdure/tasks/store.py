@@ -1,13 +1,13 @@
-"""`TaskStore` creates, reads and writes tasks in any storage.
+"""`TaskStore` creates, reads and changes tasks in any storage.
 
-A read returns a `Snapshot`. A write takes a snapshot, and raises ConcurrentModification if the task has
-changed since it was read. Only `update` retries, a limited number of times. The rules for how a
-task may change are in `edits`.
+Reading a task returns a `Snapshot`. A method that changes a task takes a snapshot, and raises
+ConcurrentModification if the task has changed since it was read. `update` reads the task again and retries, a
+limited number of times. The rules for how a task may change are in `edits`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from random import uniform
 from typing import TypeAlias, TypeVar
@@ -33,8 +33,7 @@ from ..storage import (
 from ..storage.body_format import check_number
 from ..storage.time_types import system_clock
 from . import edits, idempotency
-from .application import escape_application
-from .canonical_json import JsonLike
+from .application_name import escape_application
 from .config import StoreConfig
 from .edits import NewTask
 from .encryption import Keyring
@@ -49,13 +48,13 @@ from .errors import (
     QuotaExceeded,
     TaskError,
 )
+from .generated_keys import CURSOR_KEY, load_key
 from .global_task_limit import GlobalTaskLimit
 from .lifecycle import ACTIVE_STATUSES
 from .listing import DEFAULT_PAGE_SIZE, TaskFilter, TaskPage, list_tasks
 from .owner import Owner, partition_of
-from .secret_key import CURSOR_KEY, load_key
-from .stored_task import LEASE_FORMAT, TASKS, Snapshot, lease_address, new_snapshot, task_address
 from .task_record import TaskId, TaskRecord, is_task_id, new_task_id
+from .task_snapshot import LEASE_FORMAT, TASKS, Snapshot, lease_address, new_snapshot, task_address
 
 T = TypeVar("T")
 
@@ -63,7 +62,10 @@ Edit: TypeAlias = Callable[[TaskRecord, Micros, StoreConfig], TaskRecord]
 """A function that takes a task, the current time and the configuration, and returns the changed task."""
 
 LeaseChange: TypeAlias = Callable[[Snapshot], Change | None]
-"""A function that takes the edited task and returns a change to its lease, or None for no change."""
+"""A function that takes the edited task and returns a change to its lease, or None for no change.
+
+The lease is the record that a worker renews while it runs the task.
+"""
 
 MAX_UPDATE_ATTEMPTS = 10
 PURGE_BATCH_SIZE = 500
@@ -76,15 +78,11 @@ class PurgeResult(msgspec.Struct, frozen=True):
     more: bool
     """Whether there may be more expired records to delete."""
 
-    @property
-    def task_ids(self) -> tuple[str, ...]:
-        return tuple(each.key for each in self.purged if each.space == TASKS)
-
 
 class TaskStore:
-    """A store of the durable tasks of one application, in a storage that other applications can share.
+    """Stores the durable tasks of one application, in a storage that other applications can share.
 
-    An owner can access only its own tasks, and cannot detect any others.
+    An owner can access only its own tasks, and cannot find out whether a task of another owner exists.
     """
 
     def __init__(
@@ -102,22 +100,29 @@ class TaskStore:
         escape_application(application)  # raises an error if the name is invalid
         self.application = application
         self.keys = Keyring() if keys is None else keys
-        """The keys that encrypt and decrypt tasks."""
+        """The keys to encrypt and decrypt tasks with."""
         check_can_encrypt(config, self.keys)
         self._can_encrypt = bool(self.keys)
         self.clock = clock
-        self._new_id = new_id
+        self.new_id = new_id
         self._cursor_key: bytes | None = None
         self._global_limit = GlobalTaskLimit(storage)
         active = frozenset(status.value for status in ACTIVE_STATUSES)
         self._owner_guard = Guard(space=TASKS, tags=active, max_count=config.max_tasks_per_owner)
 
     async def create(
-        self, owner: Owner, new: NewTask, *, lease: Callable[[Snapshot], Change] | None = None
+        self,
+        owner: Owner,
+        new: NewTask,
+        *,
+        lease: Callable[[Snapshot], Change] | None = None,
+        worker: str | None = None,
     ) -> Snapshot:
         """Create a task, or return the existing task with the same idempotency key.
 
-        With `lease`, the task is claimed when created; `lease` returns the change that stores the lease.
+        If `lease` is given, `worker` claims the new task from the start. `lease` is a function that takes the
+        new task and returns the change that stores its lease. The task and the lease are stored in the same
+        commit.
         """
         self._check_owner_allowed(owner)
         if new.idempotency_key is not None:
@@ -127,13 +132,13 @@ class TaskStore:
             new,
             application=self.application,
             owner=owner,
-            task_id=self._new_id(),
+            task_id=new.task_id or self.new_id(),
             now=now,
             config=self.config,
             can_encrypt=self._can_encrypt,
         )
         if lease is not None:
-            task = edits.claim(task, now=now)
+            task = edits.claim(task, worker=worker, now=now)
         snapshot = new_snapshot(task, self.config, self.keys)
         extra_changes = () if lease is None else (lease(snapshot),)
         if new.idempotency_key is not None:
@@ -182,8 +187,8 @@ class TaskStore:
     async def edit(self, snapshot: Snapshot, edit: Edit, *, lease: LeaseChange | None = None) -> Snapshot:
         """Apply an edit to the task and store the result.
 
-        A worker passes `lease` to change its lease in the same commit. Raise ClaimLost if the worker has lost
-        its lease.
+        If the edit changes nothing, write nothing. If `lease` is given, the lease change that it returns is
+        stored in the same commit. Raise ClaimLost if the lease has changed since it was read.
         """
         now = self.clock()
         edited = edit(snapshot.task, now, self.config)
@@ -198,17 +203,11 @@ class TaskStore:
         return next_snapshot
 
     async def request_cancel(self, snapshot: Snapshot) -> Snapshot:
-        """Record a request to cancel the task. The worker that runs the task then cancels it."""
+        """Record a request to cancel the task. The worker that is running the task then cancels it."""
         return await self.edit(snapshot, lambda task, now, _: edits.request_cancel(task, now=now))
 
-    async def answer(self, snapshot: Snapshot, answers: Mapping[str, JsonLike]) -> Snapshot:
-        """Answer open questions; ignore other keys. Once all questions are answered, the task can resume."""
-        return await self.edit(
-            snapshot, lambda task, now, config: edits.answer(task, answers, now=now, config=config)
-        )
-
     async def delete(self, owner: Owner, task_id: str) -> bool:
-        """Delete a task in any status. Return False if it does not exist.
+        """Delete a task, whatever its status. Return False if it does not exist.
 
         Raise NewerFormat if a newer version of perdure wrote the task or its lease. An encrypted task can be
         deleted without its key.
@@ -227,7 +226,7 @@ class TaskStore:
         match await self.storage.commit([Delete(before=each) for each in found], now=now):
             case Refused(results=(Conflict(actual=actual), *_)):
                 raise ConcurrentModification(record.version, actual)
-            case Refused(results=(Accepted(), *_)):  # the lease was renewed in the meantime
+            case Refused(results=(Accepted(), *_)):  # only the lease has changed
                 return await self.delete(owner, task_id)
             case result:
                 return isinstance(result, Committed)
@@ -240,9 +239,9 @@ class TaskStore:
         *,
         attempts: int = MAX_UPDATE_ATTEMPTS,
     ) -> T:
-        """Read the task and call `edit` with it. Retry if another process changed the task in the meantime.
+        """Read the task and call `edit` with it. Retry if another caller changed the task in the meantime.
 
-        Use this only for edits that remain correct no matter what the other process changed.
+        `edit` is called at most `attempts` times. It must be correct no matter what the other caller changed.
         """
         for attempt in range(1, attempts):
             snapshot = await self.get(owner, task_id)
@@ -259,7 +258,10 @@ class TaskStore:
         return PurgeResult(tuple(purged), more=len(purged) == limit)
 
     def partition_of(self, owner: Owner, task_id: str = "") -> str:
-        """Return the partition of the owner's tasks. Only for an anonymous owner does it depend on the id."""
+        """Return the partition of the owner's tasks.
+
+        Each anonymous task has its own partition, whose name contains the id of the task.
+        """
         return partition_of(self.application, owner, task_id)
 
     def _check_owner_allowed(self, owner: Owner) -> None:
@@ -278,7 +280,9 @@ class TaskStore:
     async def _insert(
         self, snapshot: Snapshot, extra_changes: Sequence[Change], now: Micros
     ) -> Refused | None:
-        """Store a new task. Return Refused if a conflicting record is stored, and otherwise None.
+        """Store a new task together with other changes. Return None if they were stored.
+
+        If one of the changes conflicts, store nothing, and return the `Refused` result that shows which one.
 
         Raise QuotaExceeded if the server or the owner already has the maximum number of active tasks.
         """
@@ -299,7 +303,7 @@ class TaskStore:
         self, snapshot: Snapshot, key: str, extra_changes: Sequence[Change], now: Micros
     ) -> Snapshot:
         address = idempotency.key_address(snapshot.record.partition, key)
-        while True:  # the loop ends: a refusal means that another call with this key has just succeeded
+        while True:  # it ends: a refusal means that another call with this key has just succeeded
             key_record = await self.storage.get(address, now=now)
             existing = await self._existing_task(snapshot, key_record, now)
             if existing is not None:
@@ -312,7 +316,10 @@ class TaskStore:
                 raise AlreadyExists
 
     async def _existing_task(self, new: Snapshot, key_record: Record | None, now: Micros) -> Snapshot | None:
-        """Return the task that was created with this idempotency key, or None if there is none."""
+        """Return the stored task to which the idempotency key is bound, or None if there is none.
+
+        Raise IdempotencyKeyReused if that task was created by a different call than `new`.
+        """
         if key_record is None:
             return None
         task_id = idempotency.decode_task_id(key_record)
@@ -323,9 +330,9 @@ class TaskStore:
 
 
 def check_can_encrypt(config: StoreConfig, keys: Keyring) -> None:
-    """Raise InvalidValue if everything is to be encrypted and there is no key."""
+    """Raise InvalidValue if the configuration requires encryption of everything, but there is no key."""
     if config.encrypt == "everything" and not keys:
-        remedy = "make one with: perdure key, and set PERDURE_ENCRYPTION_KEY"
+        remedy = "set PERDURE_ENCRYPTION_KEY to a key from `perdure key`"
         raise InvalidValue("encrypt", f"'everything' needs a key; {remedy}")
 
 

@@ -1,7 +1,7 @@
 """The log and the progress reports of a task: lists of limited size that keep only the newest entries.
 
-Both are stored as JSON, and later versions of perdure may add fields to them. They are only for display, so a
-list that cannot be decoded is treated as empty.
+Both lists are stored as JSON, and later versions of perdure may add fields to their entries. They are only
+for display, so a list that cannot be decoded is treated as empty.
 """
 
 from __future__ import annotations
@@ -16,21 +16,24 @@ from ..storage.time_types import Timestamp
 from . import canonical_json
 from .canonical_json import Json, JsonLike, check_name
 from .errors import InvalidValue
+from .secret_contents import SecretContents
 
 MAX_LOG_ENTRIES = 200
 MAX_REPORTS_KEPT = 8
 MAX_REPORTS_BYTES = 4096
-"""Maximum total size of the stored progress reports, which count toward the size limit of the task."""
+"""Maximum total size of the stored progress reports. They count toward the size of the task."""
 
 LogLevel: TypeAlias = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 LOG_LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)
-"""The log levels of MCP, from the least to the most severe."""
+"""The log levels of MCP, from least to most severe."""
 
 T = TypeVar("T")
 
 
-class LogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An entry in the log of a task. Use `log_entry` to create one."""
+class LogEntry(SecretContents, frozen=True, kw_only=True, omit_defaults=True):
+    """An entry in the log of a task. The function `log_entry` creates one."""
+
+    shown_in_repr = ("at", "level")
 
     at: Timestamp
     level: LogLevel
@@ -46,8 +49,10 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return canonical_json.encode(self.message).decode()
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A progress report of a task."""
+class Report(SecretContents, frozen=True, kw_only=True, omit_defaults=True):
+    """One progress report of a task."""
+
+    shown_in_repr = ("done", "total")
 
     done: int | float
     total: int | float | None = None
@@ -62,7 +67,7 @@ class NewestEntries(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
     @property
     def total(self) -> int:
-        """Total number of entries that were added, including removed entries."""
+        """Number of entries that were ever added, including removed ones."""
         return self.removed + len(self.entries)
 
     def after(self, count: int) -> tuple[T, ...]:
@@ -73,9 +78,10 @@ class NewestEntries(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 def log_entry(
     at: Timestamp, level: LogLevel, message: JsonLike, logger: str | None, *, max_length: int
 ) -> LogEntry:
-    """Return a log entry. A long message is truncated, and a value that is not JSON becomes a string.
+    """Return a log entry. A message of more than `max_length` characters is truncated.
 
-    Raise InvalidValue if the level or the name of the logger is invalid.
+    A value that cannot be encoded as JSON is converted to a string. Raise InvalidValue if the level or the
+    name of the logger is invalid.
     """
     if level not in LOG_LEVELS:
         raise InvalidValue("level", f"must be one of {', '.join(LOG_LEVELS)}, not {level!r:.40}")
@@ -124,8 +130,8 @@ def append(
 ) -> Raw | UnsetType:
     """Return the list with the `new` entries appended. If it exceeds a limit, remove its oldest entries.
 
-    An entry that is already in the list is not added again: a previous write may have succeeded although its
-    response was lost. `skipped` is the number of entries that the caller has left out. They count as removed.
+    A log entry that is already in the list is not added again: a previous write may have succeeded although
+    its response was lost. `skipped` is the number of entries that the caller left out; they count as removed.
     """
     stored = _decode(raw, _entries_decoder)
     times = {entry.get("at") for entry in stored.entries} - {None}

@@ -1,7 +1,7 @@
-"""The stored task: one frozen struct.
+"""`TaskRecord`: a task as it is stored.
 
-JSON from callers (parameters, results, variables) is kept as canonical bytes and decoded only on access, so
-most reads and writes of a task do not decode its contents.
+JSON values from callers (parameters, results, variables) are kept as encoded bytes and decoded only when they
+are accessed, so most reads and writes of a task do not decode them.
 """
 
 from __future__ import annotations
@@ -22,23 +22,27 @@ from .errors import CorruptRecord, InvalidValue
 from .inputs import Capability, Input
 from .lifecycle import Status
 from .owner import Owner
+from .secret_contents import SecretContents
 from .task_log import LogEntry, NewestEntries, Report, decode_log, decode_reports
 from .variables_and_checkpoint import Variables
 
 TASK_FORMAT = 2
-"""The version of the format of stored tasks. Increase it if a field is removed or changes its meaning."""
+"""The version of the format of stored tasks. Increase it if a field is removed or its meaning changes."""
 
 TaskId = NewType("TaskId", str)
 
 OptionalJson: TypeAlias = Raw | UnsetType
-"""Canonical JSON, or UNSET if there is no value. JSON null counts as a value."""
+"""Encoded canonical JSON, or UNSET if there is no value. JSON null counts as a value."""
 
 MAX_HEADLINE_LENGTH = 500
 """Maximum number of characters in the one-line summary of an error."""
 
 
 def new_task_id() -> TaskId:
-    """Return an id with 128 random bits. It must be unguessable, because it can serve as a bearer token."""
+    """Return an id with 128 random bits.
+
+    It must be unguessable, because it alone protects anonymous tasks.
+    """
     return TaskId(secrets.token_hex(16))
 
 
@@ -47,15 +51,16 @@ def is_task_id(text: object) -> TypeGuard[TaskId]:
     return isinstance(text, str) and text.isascii() and text.isalnum() and len(text) <= 128
 
 
-class Success(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="success", tag_field="kind"):
-    """The result of a task, as the original request would have returned it. It may report an error."""
+class Success(SecretContents, frozen=True, kw_only=True, omit_defaults=True, tag="success", tag_field="kind"):
+    """The result of a completed task. It is the result of the original request, and may report an error."""
 
     result: Raw
     """The result as canonical JSON. `Success.of` creates it from a plain value."""
     error: str | None = None
-    """One-line summary of the error that the result reports, if any. Clients can read it."""
+    """One-line summary of the error that the result reports, or None if it reports no error. Clients can read
+    the summary."""
     cause: str | None = None
-    """One-line summary of the exception that caused the error. Only operators can read it."""
+    """One-line summary of the exception that caused the error, if any. Only operators can read it."""
 
     @classmethod
     def of(cls, value: JsonLike, *, error: str | None = None, cause: str | None = None) -> Success:
@@ -69,13 +74,11 @@ class Success(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     def value(self) -> Json:
         return canonical_json.decode(self.result)
 
-    def __repr__(self) -> str:
-        error = "" if self.error is None else f", error={self.error!r}"
-        return f"Success({self.value!r}{error})"
 
+class Failure(SecretContents, frozen=True, kw_only=True, omit_defaults=True, tag="error", tag_field="kind"):
+    """The JSON-RPC error of a failed or cancelled task."""
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="error", tag_field="kind"):
-    """The JSON-RPC error of a task, as the original request would have returned it."""
+    shown_in_repr = ("code",)
 
     code: int
     message: str
@@ -92,22 +95,18 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
         """The `data` of the JSON-RPC error, or None if there is none."""
         return canonical_json.decode(self.data_json)
 
-    def __repr__(self) -> str:
-        data = "" if isinstance(self.data_json, UnsetType) else f", {self.data!r}"
-        return f"Failure({self.code}, {self.message!r}{data})"
-
 
 Outcome: TypeAlias = Success | Failure
 
 
 def headline(text: str) -> str:
-    """Return the first line that is not blank, cut to `MAX_HEADLINE_LENGTH` characters."""
+    """Return the first line of `text` that is not blank, cut to `MAX_HEADLINE_LENGTH` characters."""
     lines = (line.strip() for line in text.splitlines())
     return next((line for line in lines if line), "")[:MAX_HEADLINE_LENGTH]
 
 
 def check_outcome(outcome: object) -> None:
-    """Raise InvalidValue if `outcome` is invalid, which is possible if it was not created with `of`."""
+    """Raise InvalidValue if `outcome` is invalid. An outcome that was created with `of` is always valid."""
     match outcome:
         case Success(result=result, error=error, cause=cause):
             check_canonical("result", result)
@@ -148,18 +147,19 @@ class TaskRecord(
 
     task_id: TaskId
     owner: Owner
-    """The owner of the task. It comes from the authenticated request and never changes."""
+    """The owner of the task: the caller that created it. It never changes."""
     application: str
     """The application whose workers run the task. It never changes."""
     session_id: str | None = None
-    """The session that created the task. It can be used to filter lists, but it grants no access."""
+    """The session in which the task was created. Lists can be filtered by session, but access depends only on
+    the owner."""
     status: Status
     status_message: str | None = None
     created_at: Micros
     last_updated_at: Micros
-    """When the task was last changed."""
+    """When the task was last changed, not counting log entries."""
     ttl_ms: int | None = msgspec.field(name="ttl")
-    """Milliseconds from creation within which the task must be started. None means no limit."""
+    """Milliseconds after creation within which the task must be started. None means that it never expires."""
     retention_ms: int | None = msgspec.field(default=None, name="retention")
     """Minimum number of milliseconds for which the finished task is kept. None means forever."""
     poll_interval_ms: int = msgspec.field(name="poll_interval")
@@ -168,57 +168,65 @@ class TaskRecord(
     params_json: OptionalJson = msgspec.field(default=UNSET, name="original_params")
     """The parameters of the request that created the task."""
     outcome: Outcome | None = None
-    """The result or error of the task. It is written once, together with the final status."""
+    """The result or error of the task. `None` while the task is active. It never changes once it is set."""
     finished_at: Micros | None = None
     meta_json: OptionalJson = msgspec.field(default=UNSET, name="meta")
     """The `_meta` field of the request that created the task."""
     variables_json: OptionalJson = msgspec.field(default=UNSET, name="variables")
-    """The variables of the task. Its worker and its client can both read and set them."""
+    """The variables of the task. Its worker and its client can read and set them."""
     checkpoint_json: OptionalJson = msgspec.field(default=UNSET, name="checkpoint")
-    """The checkpoint of the worker. Clients can neither read nor write it."""
+    """The checkpoint: named values that the worker saves for later attempts. Clients cannot access them."""
     client_can: tuple[str, ...] | None = None
     """The capabilities that the client declared. None if no client created the task."""
     operators_answer: bool = False
-    """Whether the task can ask questions that its client does not support, because operators answer them."""
+    """Whether operators can answer the questions of this task. If so, it can also ask what its client cannot
+    answer."""
     inputs: dict[str, Input] = {}
-    """All questions of the task by key, with their answers."""
+    """All questions that the task has asked, by key, with the answers given so far."""
     progress: Progress | None = None
     reports_json: OptionalJson = msgspec.field(default=UNSET, name="reports")
-    """The newest progress reports. One write can store several reports, and a client can receive each."""
+    """The newest progress reports. They are stored because one write can add several reports, of which
+    `progress` contains only the last."""
     log_json: OptionalJson = msgspec.field(default=UNSET, name="log")
     """The newest log entries of the function. They are removed if the task would otherwise be too large."""
     cancel_requested_at: Micros | None = None
-    """When a cancellation was requested. The worker then cancels the task."""
+    """When the worker that runs the task was asked to cancel it. None if there was no such request."""
     function: str | None = None
     """The name of the function that a worker runs. None if the creator finishes the task without a worker."""
     is_claimed: bool = msgspec.field(default=False, name="held")
-    """Whether a worker currently has a claim on the task."""
+    """Whether a worker currently has a claim on the task, which is the right to run it."""
     run_at: Micros | None = None
     """The earliest time of the next attempt. None if the task can be started at once."""
     released_at: Micros | None = None
-    """When the task was most recently released unfinished, by its worker or because the worker was lost."""
+    """When the unfinished task was last released, by its worker or because the worker was lost. None if it
+    has never been released."""
     attempts: int = 0
-    """Number of attempts. An attempt is counted when it starts, so attempts that end in a crash count too."""
+    """Number of attempts. An attempt is counted when it starts, so that a crash cannot hide it. It is no
+    longer counted if it ends because the task waits for answers, or before its function was started."""
     failures: int = 0
-    """Number of attempts that raised `Again` or timed out. The function's `retries` setting limits it."""
+    """Number of attempts that failed with an error that can be retried, or timed out. When it exceeds the
+    function's `retries` setting, the task fails."""
     interruptions: int = 0
     """Number of interruptions (worker lost or stopped, storage failed) since the task last made progress."""
     last_failure: str | None = None
-    """Why the most recent failed or interrupted attempt ended."""
+    """The reason why the most recent unsuccessful attempt ended. None if no attempt failed or was
+    interrupted."""
     attempt_history_json: OptionalJson = msgspec.field(default=UNSET, name="history")
     """The most recent attempts, for display only."""
     idempotency_key: str | None = None
     credentials_json: OptionalJson = msgspec.field(default=UNSET, name="credentials")
-    """The credentials of the caller. They are stored only encrypted, and removed when the task finishes."""
-    credentials_omitted: bool = False
-    """Whether the caller had credentials that were not stored, because there was no key to encrypt them."""
+    """The credentials of the caller. They are always encrypted in the storage, and are removed when the task
+    finishes."""
+    credentials_not_stored: bool = msgspec.field(default=False, name="credentials_omitted")
+    """Whether the caller had credentials that were not stored, because there was no key to encrypt them
+    with."""
     is_encrypted: bool = msgspec.field(default=False, name="encrypted")
-    """Whether everything is encrypted that is not needed to list, schedule and expire the task."""
+    """Whether all fields are encrypted, except those needed to list, schedule and expire the task."""
     ciphertexts: dict[str, str] = {}
-    """The encrypted fields. Empty if the task was decrypted; see `Snapshot.head_of`."""
+    """The encrypted fields, if the task was read without decrypting them (see `Snapshot.head_of`)."""
     attended_by: str | None = None
-    """The process in which the call of a client without tasks waits for the task. If that process is lost or
-    stops, the task is cancelled. None for all other tasks."""
+    """The process that is waiting for the task on behalf of a client that does not support tasks. If that
+    process is lost or stops, the task is cancelled. `None` if no process waits for it."""
     unknown_fields: OptionalJson = msgspec.field(default=UNSET, name="unknown")
     """Fields that a later version of perdure added. This version writes them back unchanged."""
 
@@ -231,12 +239,12 @@ class TaskRecord(
 
     @property
     def is_error(self) -> bool:
-        """Whether the task completed with a result that reports an error."""
+        """Whether the task has completed with a result that reports an error."""
         return isinstance(self.outcome, Success) and self.outcome.error is not None
 
     @property
     def effective_status(self) -> Status:
-        """The status that operators see: `failed` if the result reports an error."""
+        """The status that operators see: `failed` if the result reports an error, otherwise `status`."""
         return Status.FAILED if self.is_error else self.status
 
     @property
@@ -272,19 +280,25 @@ class TaskRecord(
         return decode_log(self.log_json)
 
     def can_ask(self, capability: Capability) -> bool:
-        """Return whether the client declared this capability, or the task has no client."""
+        """Return whether the task may ask questions of this kind.
+
+        Its client must have declared the capability. A task that no client created may ask everything.
+        """
         return self.client_can is None or capability.value in self.client_can
 
     @property
     def questions(self) -> dict[str, Input]:
-        """The open questions that the client of the task can answer."""
+        """The open questions that the client can answer.
+
+        If no client created the task: all open questions.
+        """
         if self.client_can is None:
             return self.outstanding
         return {key: asked for key, asked in self.outstanding.items() if self.can_ask(asked.capability)}
 
     @property
     def outstanding(self) -> dict[str, Input]:
-        """The open questions, which have not been answered yet."""
+        """The open questions: those that have not been answered yet."""
         return {key: asked for key, asked in self.inputs.items() if not asked.is_answered}
 
 
@@ -293,7 +307,7 @@ _decoder = msgspec.json.Decoder(TaskRecord)
 
 
 def encode_task(task: TaskRecord) -> bytes:
-    """Return the canonical bytes of a task."""
+    """Return a task as JSON, including fields that were written by a later version of perdure."""
     if isinstance(task.unknown_fields, UnsetType):
         return canonical_json.encode(task)
     known = canonical_json.decode(canonical_json.encode(msgspec.structs.replace(task, unknown_fields=UNSET)))
@@ -301,7 +315,7 @@ def encode_task(task: TaskRecord) -> bytes:
 
 
 def decode_task(task_id: str, body: str) -> TaskRecord:
-    """Decode a task. Raise CorruptRecord if it is damaged, or NewerFormat if its format is too new."""
+    """Decode a task. Raise CorruptRecord if it is damaged, and NewerFormat if its format is too new."""
     try:
         task = _decoder.decode(body)
         known = canonical_json.encode(task)

@@ -1,7 +1,7 @@
 """Named JSON values that are stored with a task: its variables and its checkpoint.
 
 The *variables* are shared: the worker and the client can read and set them. The *checkpoint* belongs to the
-worker: clients can neither read nor write it.
+worker, which uses it to save what later attempts need. Clients can neither read nor write it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ D = TypeVar("D")
 class Variables(Mapping[str, Json]):
     """The variables or the checkpoint of a task, as a read-only mapping.
 
-    The typed getters raise WrongVariableType if the value has a different type.
+    The typed getters return `default` if the name has no value. They raise WrongVariableType if the value has
+    a different type.
     """
 
     def __init__(self, values: dict[str, Json]) -> None:
@@ -63,7 +64,7 @@ class Variables(Mapping[str, Json]):
     @overload
     def get_float(self, name: str, default: D) -> float | D: ...
     def get_float(self, name: str, default: object = None) -> object:
-        """Return a number as a float. Integers are converted: JSON does not distinguish 1 from 1.0."""
+        """Return a number as a float. Integers are converted, because many JSON encoders write 1.0 as 1."""
         value = self._values.get(name)
         if type(value) is int and value.bit_length() < 1024:  # larger integers do not fit into a float
             return float(value)
@@ -109,14 +110,15 @@ def check_from_client(changes: Mapping[str, JsonLike]) -> None:
         if name.startswith(RESERVED_PREFIXES):
             raise InvalidValue(
                 "variables",
-                f"names that start with {' or '.join(RESERVED_PREFIXES)} are reserved; use another name",
+                f"names that start with {' or '.join(map(repr, RESERVED_PREFIXES))} are reserved; "
+                "use another name",
             )
 
 
 def merge(
     current: Variables, changes: Mapping[str, JsonLike], config: StoreConfig, field: str = "variables"
 ) -> Raw:
-    """Return the current values with the changes applied, as JSON. The value None removes a name."""
+    """Return the current values with the changes applied, as JSON. The value `None` removes a name."""
     for name, value in changes.items():
         _check_name(name, config, field)
         check_json(
@@ -140,6 +142,6 @@ def merge(
 
 def _check_name(name: str, config: StoreConfig, field: str) -> None:
     if not check_text(field, name):
-        raise InvalidValue(field, "a variable name must not be empty")
+        raise InvalidValue(field, "names must not be empty")
     if len(name) > config.max_variable_name_length:
         raise LimitExceeded(field, config.max_variable_name_length, len(name), "characters in a name")

@@ -11,7 +11,7 @@ from perdure.storage.errors import CannotOpen
 from perdure.storage.kit import Subject
 from perdure.storage.limits import MAX_LANE_BYTES, MAX_PARTITION_BYTES
 from perdure.tasks import NewTask, Owner, Snapshot, StoreConfig, TaskStore
-from perdure.tasks.application import MAX_APPLICATION_BYTES, application_of, escape_application
+from perdure.tasks.application_name import MAX_APPLICATION_BYTES, application_of, escape_application
 from perdure.tasks.edits import MAX_FUNCTION_NAME_BYTES, deadline_lane, run_lane
 from perdure.tasks.errors import (
     CorruptRecord,
@@ -22,7 +22,7 @@ from perdure.tasks.errors import (
     QuotaExceeded,
 )
 from perdure.tasks.owner import MAX_OWNER_BYTES, partition_of
-from perdure.tasks.stored_task import TASKS, check_format
+from perdure.tasks.task_snapshot import TASKS, check_format
 
 from .. import task_edits
 from ..markers import once, row

@@ -1,4 +1,7 @@
-"""Secret keys, shared by all servers that use the same storage. Each key is generated once and stored."""
+"""Secret keys that are kept in the storage, so that all servers that use the storage have the same keys.
+
+A key is generated when it is first needed.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,10 @@ from .errors import CorruptRecord
 
 SETTINGS = Space("settings")
 CURSOR_KEY = Address(SETTINGS, "perdure", "cursor-key")
-"""The address of the key that signs cursors for clients."""
+"""The address of the key that signs the cursors of paginated lists, which clients receive."""
 LOCATOR_KEY = Address(SETTINGS, "perdure", "handle-key")
-"""The address of the key that encrypts the locators of operators. Locators were once called handles."""
+"""The address of the key that encrypts locators. A locator is an encrypted partition name, which operators
+use in links to tasks. Locators were once called handles."""
 KEY_BYTES = 32
 
 
@@ -39,11 +43,14 @@ async def load_key(storage: Storage, address: Address, now: Micros) -> bytes:
 
 
 def decode_key(record: Record) -> bytes:
-    """Return the key in a record. Raise CorruptRecord or NewerFormat if the record cannot be decoded."""
+    """Return the key in a record.
+
+    Raise CorruptRecord if the record is damaged, and NewerFormat if a newer version of perdure wrote it.
+    """
     try:
         key = bytes.fromhex(_format.decode(record.key, record.body).key)
     except (StorageCorrupt, ValueError):
         key = b""
     if len(key) != KEY_BYTES:
-        raise CorruptRecord(record.key, "the key is invalid; delete the record to generate a new key")
+        raise CorruptRecord(record.key, "the key is invalid; to replace it, run: perdure doctor --repair")
     return key

@@ -1,4 +1,4 @@
-"""Snapshots: tasks as they were read, together with their storage records."""
+"""`Snapshot`: a task as it was read, together with its storage record."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ..storage import Address, Micros, Record, Replace, Space, Storage, Tag
 from ..storage.body_format import number_of
 from ..storage.errors import CannotOpen
 from . import edits, expiry_and_deadlines
+from .body_encryption import decrypt_body, encrypt_body, key_missing
 from .canonical_json import check_size
 from .config import StoreConfig
-from .encrypted_body import decrypt_body, encrypt_body, key_missing
 from .encryption import Keyring
 from .errors import CorruptRecord
 from .lifecycle import Status
@@ -23,32 +23,39 @@ from .task_record import TASK_FORMAT, Success, TaskId, TaskRecord, decode_task, 
 
 TASKS = Space("tasks")
 LEASES = Space("leases")
-"""The storage space of leases. A lease has the same partition and key as its task."""
+"""The storage space of leases. A lease is the record that a worker renews while it runs a task. It has the
+same partition and key as the task."""
 COMPLETED_WITH_ERROR = "completed_with_error"
-"""The storage tag of completed tasks whose result reports an error. All other tags are statuses."""
+"""The storage tag (index label) of a completed task whose result reports an error. Other tasks have their
+status as the tag, unless they are quarantined."""
 LEASE_FORMAT = 1
 """The version of the format of stored leases."""
 BOOKKEEPING_RESERVE_BYTES = 48 * 1024
-"""Bytes by which a task may exceed its size limit to store attempts, messages and a short error."""
+"""Maximum number of bytes by which a task can exceed its size limit, so that attempts, messages and an error
+can still be stored."""
 NO_KEYS = Keyring()
-"""For tasks that are not encrypted."""
+"""An empty keyring, which is sufficient for tasks that are not encrypted."""
 
 
 async def check_format(storage: Storage, *, now: Micros) -> None:
-    """Raise CannotOpen if a development version of perdure wrote the tasks of this storage.
+    """Raise CannotOpen if the oldest task in this storage was written by a development version of perdure.
 
-    Only the oldest task is read. This version would not find such tasks: they are in other partitions.
+    The running version would not find such tasks, because development versions stored them in other
+    partitions.
     """
     for oldest in await storage.page(TASKS, limit=1, now=now):
         number = number_of(oldest.body)
         if number is not None and number < TASK_FORMAT:
             reason = f"its tasks have format {number}, which only development versions of perdure wrote"
-            remedy = f"this version reads format {TASK_FORMAT}: use a new storage"
+            remedy = f"use a new storage, because this version reads only format {TASK_FORMAT}"
             raise CannotOpen(storage.name, reason, remedy)
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """A task as it was read. A write succeeds only if the stored record has not changed since."""
+    """A task as it was read or written.
+
+    The next write succeeds only if the record has not changed since then.
+    """
 
     task: TaskRecord
     record: Record
@@ -59,7 +66,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_record(cls, record: Record, keys: Keyring | None = NO_KEYS) -> Snapshot:
-        """Decode a storage record. If `keys` is None, do not decrypt it; see `head_of`.
+        """Decode a storage record. If `keys` is None, do not decrypt it (see `head_of`).
 
         Raise CorruptRecord, NewerFormat or KeyMissing if the record cannot be read.
         """
@@ -74,16 +81,17 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @classmethod
     def head_of(cls, record: Record) -> Snapshot:
-        """Decode what can be read without a key. If something is encrypted, the result cannot be written.
+        """Decode only the fields that are not encrypted.
 
-        Raise CorruptRecord or NewerFormat if the record cannot be read.
+        If the task has encrypted fields, the resulting snapshot cannot be changed and written back. Raise
+        CorruptRecord or NewerFormat if the record cannot be read.
         """
         return cls.from_record(record, None)
 
     def replace_with(
         self, task: TaskRecord, config: StoreConfig, keys: Keyring = NO_KEYS
     ) -> tuple[Snapshot, Replace]:
-        """Return a snapshot of the changed task, and the storage change that must be committed."""
+        """Return a snapshot of the changed task, and the storage change that stores it when committed."""
         lane, wake_at = edits.timer(task)
         reserve_bytes = 0 if _adds_content(self.task, task) else BOOKKEEPING_RESERVE_BYTES
         task, body = _encode(task, config, self.version + 1, keys, reserve_bytes)
@@ -98,7 +106,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 def new_snapshot(task: TaskRecord, config: StoreConfig, keys: Keyring = NO_KEYS) -> Snapshot:
-    """Return the snapshot of a new task, which is not stored yet."""
+    """Return a snapshot of a new task, which has not been stored yet."""
     lane, wake_at = edits.timer(task)
     task, body = _encode(task, config, 1, keys)
     record = Record(
@@ -139,7 +147,8 @@ def lease_address(task: Record) -> Address:
 def _adds_content(before: TaskRecord, after: TaskRecord) -> bool:
     """Return whether a change may have added content from the worker or the client.
 
-    Such a change must not use the reserve of BOOKKEEPING_RESERVE_BYTES.
+    Such a change must respect the size limit. Other changes can exceed it by up to
+    BOOKKEEPING_RESERVE_BYTES.
     """
     return (
         after.variables_json is not before.variables_json
@@ -150,12 +159,12 @@ def _adds_content(before: TaskRecord, after: TaskRecord) -> bool:
 
 
 def _encode(
-    task: TaskRecord, config: StoreConfig, generation: int, keys: Keyring, reserve_bytes: int = 0
+    task: TaskRecord, config: StoreConfig, version: int, keys: Keyring, reserve_bytes: int = 0
 ) -> tuple[TaskRecord, str]:
     """Return the task and its encoded body. If the body is too large, remove the log and the reports."""
     max_bytes = config.max_record_size_bytes + reserve_bytes
     is_plain = not (task.is_encrypted or task.ciphertexts) and task.credentials_json is UNSET
-    encode = encode_task if is_plain else partial(_encode_encrypted, generation=generation, keys=keys)
+    encode = encode_task if is_plain else partial(_encode_encrypted, version=version, keys=keys)
     body = encode(task)
     if len(body) > max_bytes:
         task = replace(task, log_json=UNSET, reports_json=UNSET)
@@ -164,7 +173,7 @@ def _encode(
     return task, body.decode()
 
 
-def _encode_encrypted(task: TaskRecord, *, generation: int, keys: Keyring) -> bytes:
+def _encode_encrypted(task: TaskRecord, *, version: int, keys: Keyring) -> bytes:
     if task.ciphertexts:
         raise key_missing(task)
-    return encrypt_body(task, encode_task(task), generation, keys)
+    return encrypt_body(task, encode_task(task), version, keys)

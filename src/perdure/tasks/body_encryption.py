@@ -1,8 +1,9 @@
-"""Encrypts and decrypts bodies of stored tasks.
+"""Encrypts and decrypts the bodies of stored tasks.
 
-The body of an encrypted task has a field `ciphertexts`. Each ciphertext contains some of the other fields:
-`credentials` those of the caller, `contents` all fields that are not needed to list, schedule and expire the
-task. The fields that remain readable are the head of the task.
+The body of an encrypted task has a field `ciphertexts`, which replaces the encrypted fields. This field has
+up to two entries. The ciphertext `credentials` contains the credentials of the caller. The ciphertext
+`contents` contains all other fields except those needed to list, schedule and expire the task. The fields
+that remain readable are called the head of the task.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ READABLE_FIELDS = frozenset(
         "encrypted",
     }
 )
-"""The stored fields that are never encrypted. A field that is not in this set is part of the contents."""
+"""The fields that are never encrypted. If the store encrypts `everything` and not only the `credentials`, the
+ciphertext `contents` contains all other fields. The credentials have a ciphertext of their own."""
 
 _HIDDEN_FIELDS = (
     frozenset(field.encode_name for field in msgspec.structs.fields(TaskRecord))
@@ -64,27 +66,28 @@ _HIDDEN_FIELDS = (
 _decoder = msgspec.json.Decoder(dict[str, Raw])
 
 
-def encrypt_body(task: TaskRecord, body: bytes, generation: int, keys: Keyring) -> bytes:
-    """Return the body with the fields encrypted that must not be stored in plain text.
+def encrypt_body(task: TaskRecord, body: bytes, version: int, keys: Keyring) -> bytes:
+    """Encrypt the fields of `body` that must not be stored in plain text, and return the new body.
 
-    `generation` is the version that the storage record will have. Raise KeyMissing if there is no key.
+    `version` is that of the storage record that will contain the body. Raise KeyMissing if there is no key.
     """
     fields, ciphertexts = _decoder.decode(body), dict[str, str]()
-    if CREDENTIALS in fields:  # first, because they are bound to arguments that are encrypted next
+    if CREDENTIALS in fields:  # first, because they are bound to the parameters, which are encrypted next
         hidden = {CREDENTIALS: fields.pop(CREDENTIALS)}
-        place = _place(task, CREDENTIALS, fields, generation)
+        place = _place(task, CREDENTIALS, fields, version)
         ciphertexts[CREDENTIALS] = keys.encrypt(canonical_json.encode(hidden), place)
     if task.is_encrypted:
         hidden = {name: fields.pop(name) for name in fields.keys() - READABLE_FIELDS}
-        place = _place(task, CONTENTS, fields, generation)
+        place = _place(task, CONTENTS, fields, version)
         ciphertexts[CONTENTS] = keys.encrypt(canonical_json.encode(hidden), place)
     return canonical_json.encode({**fields, CIPHERTEXTS: ciphertexts})
 
 
-def decrypt_body(head: TaskRecord, body: str, generation: int, keys: Keyring) -> str:
-    """Return the body with all fields. `head` is the task as it is readable without a key.
+def decrypt_body(head: TaskRecord, body: str, version: int, keys: Keyring) -> str:
+    """Return the body with all fields decrypted. `head` is the task decoded from `body` before decryption.
 
-    Raise KeyMissing if this process does not have the key, and CorruptRecord if the body was tampered with.
+    Raise KeyMissing if this process does not have the key, CorruptRecord if the body is damaged or was
+    tampered with, and NewerFormat if only a newer version of perdure can decrypt it.
     """
     fields = _decoder.decode(body)
     _check_head(head, fields)
@@ -94,48 +97,63 @@ def decrypt_body(head: TaskRecord, body: str, generation: int, keys: Keyring) ->
         if ciphertext is None:
             continue
         try:
-            fields |= _decoder.decode(keys.decrypt(ciphertext, _place(head, part, fields, generation)))
+            fields |= _decoder.decode(keys.decrypt(ciphertext, _place(head, part, fields, version)))
         except Undecryptable as error:
             raise CorruptRecord(head.task_id, f"the ciphertext of its {part} is invalid: {error}") from error
     return canonical_json.encode(fields).decode()
 
 
 def _check_head(head: TaskRecord, fields: Mapping[str, Raw]) -> None:
-    """Raise CorruptRecord if a field is stored in plain text that is only ever stored encrypted.
+    """Raise CorruptRecord if a field that must be encrypted is stored in plain text.
 
-    Raise NewerFormat if the task has a ciphertext that only a newer version of perdure understands.
+    Also raise it if `is_encrypted` is set but the encrypted contents are missing, or the other way round.
+    Raise NewerFormat if the task has an encrypted part that this version of perdure does not support.
     """
     for part in head.ciphertexts.keys() - {CONTENTS, CREDENTIALS}:
-        raise NewerFormat(head.task_id, f"this version of perdure does not know the ciphertext {part!r}")
+        reason = f"it has an encrypted part {part!r}, which this version of perdure does not support"
+        raise NewerFormat(head.task_id, reason)
     hidden = _HIDDEN_FIELDS if head.is_encrypted else {CREDENTIALS}
-    if head.is_encrypted is not (CONTENTS in head.ciphertexts) or fields.keys() & hidden:
+    if fields.keys() & hidden:
         raise CorruptRecord(head.task_id, "a field that must be encrypted is stored in plain text")
+    if head.is_encrypted and CONTENTS not in head.ciphertexts:
+        raise CorruptRecord(head.task_id, "it is marked as encrypted but has no encrypted contents")
+    if not head.is_encrypted and CONTENTS in head.ciphertexts:
+        raise CorruptRecord(head.task_id, "it has encrypted contents but is not marked as encrypted")
 
 
 def key_ids(head: TaskRecord) -> frozenset[str]:
-    """Return the ids of the keys that are needed to read a task; none if it is not encrypted."""
+    """Return the ids of the keys that are needed to decrypt a task.
+
+    Return an empty set if it is not encrypted.
+    """
     return frozenset(key_id_of(ciphertext) for ciphertext in head.ciphertexts.values())
 
 
 def key_missing(head: TaskRecord) -> KeyMissing:
-    """Return the error for a task of which only the head was read."""
+    """Return a KeyMissing error that lists the ids of all keys needed to decrypt this task."""
     return KeyMissing(head.task_id, ", ".join(sorted(key_ids(head))))
 
 
-def _place(task: TaskRecord, part: str, fields: Mapping[str, Raw], generation: int) -> Place:
-    """Return the place of a ciphertext. `fields` are those that are readable before it is decrypted."""
+def _place(task: TaskRecord, part: str, fields: Mapping[str, Raw], version: int) -> Place:
+    """Return the place of a ciphertext.
+
+    `fields` are the fields that can be read without decrypting this ciphertext.
+    """
     return Place(
         application=task.application,
         owner=task.owner,
         task_id=task.task_id,
         call=_call_digest(fields),
         field=part,
-        generation=generation,
+        version=version,
     )
 
 
 def _call_digest(fields: Mapping[str, Raw]) -> str:
-    """Return a digest of what is called, so that no credentials are used for another call."""
+    """Return a digest of the call.
+
+    The ciphertext of the credentials is bound to this digest, so it cannot be used for a different call.
+    """
     digest = blake2b(digest_size=16)
     for name in ("original_method", "function", "original_params"):
         value = memoryview(fields.get(name, Raw(b"")))
