@@ -20,7 +20,7 @@ CHANGES: dict[str, list[tuple[str, str]]] = {
         ("TASK_FORMAT = 2\n", "TASK_FORMAT = 3\n"),
         ("task = _decoder.decode(body)", f"task = _decoder.decode(body := {UPGRADED})"),
     ],
-    "perdure.tasks.stored_task": [("LEASE_FORMAT = 1\n", "LEASE_FORMAT = 2\n")],
+    "perdure.tasks.task_snapshot": [("LEASE_FORMAT = 1\n", "LEASE_FORMAT = 2\n")],
     "perdure.tasks.idempotency": [("tag_field=FORMAT_FIELD, tag=1", "tag_field=FORMAT_FIELD, tag=2")],
     "perdure.tasks.lifecycle": [('= "input_required"\n', '= "awaiting_input"\n')],
     "perdure.tasks.inputs": [

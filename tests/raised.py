@@ -32,7 +32,7 @@ KEY = "perdure/raised"
 """The key of the last whole run's errors in pytest's cache."""
 RECORD = Path(__file__).parents[1] / ".pytest_cache" / "v" / KEY
 
-RAISED_BY_USERS = {"Again"}
+RAISED_BY_USERS = {"Retry"}
 """Errors that functions of users raise, to be retried. Here the tests are the users."""
 
 raised: set[str] = set()

@@ -22,6 +22,7 @@ from perdure.storage import (
     Delete,
     Guard,
     Insert,
+    LanePosition,
     Micros,
     Record,
     Refused,
@@ -33,7 +34,7 @@ from perdure.storage import (
 from perdure.storage.errors import StorageBusy, StorageClosed, StorageFailed
 from perdure.storage.time_types import system_clock, to_seconds
 from perdure.tasks import Owner, Snapshot, Status
-from perdure.tasks.stored_task import TASKS, lease_address
+from perdure.tasks.task_snapshot import TASKS, lease_address
 
 from ..conditions import wait_until
 from ..forwarding_engine import ForwardingEngine
@@ -106,8 +107,10 @@ class FaultyLink(ForwardingEngine):
         await self.after(changes)
         return result
 
-    async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
-        found = await super().due(lane, until=until, limit=limit, now=now)
+    async def due(
+        self, lane: str, *, after: LanePosition | None, until: Micros, limit: int, now: Micros
+    ) -> list[Record]:
+        found = await super().due(lane, after=after, until=until, limit=limit, now=now)
         self.looks += 1
         return found
 
@@ -177,9 +180,11 @@ class Fair(FaultyLink):
             for beats in extended:
                 beats.over += 1
 
-    async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
+    async def due(
+        self, lane: str, *, after: LanePosition | None, until: Micros, limit: int, now: Micros
+    ) -> list[Record]:
         before = {address: beats.over for address, beats in self._living.items()}
-        found = await super().due(lane, until=until, limit=limit, now=now)
+        found = await super().due(lane, after=after, until=until, limit=limit, now=now)
         late = {
             address
             for address, beats in self._living.items()

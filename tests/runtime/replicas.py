@@ -9,7 +9,7 @@ from typing import TypedDict, Unpack
 from msgspec.structs import replace
 
 from perdure.runtime import App, Executor, Runtime, RuntimeConfig
-from perdure.runtime.claiming import Claimer
+from perdure.runtime.claims import Claimer
 from perdure.storage import Micros, Storage
 from perdure.storage.kit import Subject
 from perdure.storage.time_types import system_clock, to_seconds
@@ -72,8 +72,7 @@ class Replicas:
     ) -> AsyncGenerator[Runtime]:
         """The same for a block, to see a replica stop."""
         storage = await self.subject.another_client()
-        if storage.lag > SLACK:
-            config = replace(config, clock_skew=to_seconds(config.clock_skew) + SLACK)
+        config = suited_to(storage, config)
         store = TaskStore(storage, limits, application=app.application, keys=Keyring(keys), clock=clock)
         made = None if executor is None else executor(store, config)
         runtime = Runtime(store, app.functions, config, executor=made)
@@ -91,6 +90,13 @@ class Replicas:
             await storage.close()
 
 
+def suited_to(storage: Storage, config: RuntimeConfig) -> RuntimeConfig:
+    """The settings with leases that last longer on an engine whose commits may take long."""
+    if storage.lag <= SLACK:
+        return config
+    return replace(config, clock_skew=to_seconds(config.clock_skew) + SLACK)
+
+
 def with_concurrency(count: int) -> RuntimeConfig:
     return replace(UNHURRIED, concurrency=count)
 
@@ -103,7 +109,7 @@ def value_of(snapshot: Snapshot) -> Json:
 
 async def leave_with_a_dead_worker(runtime: Runtime, owner: Owner, function: str = "work") -> TaskId:
     """A task as a worker leaves it that is killed in the middle: held, with a lease that nobody extends."""
-    holder = Claimer(runtime.store, QUICK, "dead").new_holder()
+    holder = Claimer(runtime.store, suited_to(runtime.store.storage, QUICK), "dead").new_holder()
     new = NewTask(method="tools/call", params={"name": function, "arguments": {}}, function=function)
     made = await runtime.store.create(owner, new, lease=lambda first: holder.take(first, None))
     return made.task.task_id

@@ -136,7 +136,7 @@ async def test_abandoned_work_is_ended_by_a_worker_of_its_application(replicas: 
     assert (await now(front, released)).task.status is Status.FAILED
 
 
-@row(113)
+@row(113, 124)
 async def test_a_worker_that_lacks_a_function_never_claims_its_tasks(replicas: Replicas) -> None:
     """It recovers them from a lost worker, and leaves them to those that have the function."""
     full, lacking = exporting("shop"), new_app("shop")

@@ -8,7 +8,7 @@ import anyio.from_thread
 import pytest
 from msgspec.structs import replace
 
-from perdure.runtime import Again, App, Runtime, Task
+from perdure.runtime import App, Retry, Runtime, Task
 from perdure.storage.time_types import MINUTE
 from perdure.tasks import InputKind, InputRequest, Json, Snapshot, Status
 from perdure.tasks.errors import MalformedAnswer
@@ -281,7 +281,7 @@ async def test_another_question_at_the_same_place_is_asked_anew(replicas: Replic
     async def ask(task: Task) -> str:
         answer = await task.elicit(f"Attempt {task.attempt}?")
         if task.attempt == 1:
-            raise Again("ask something else")
+            raise Retry("ask something else")
         return answer.action
 
     runtime = await replicas.start(app)

@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 import pytest
+from msgspec.structs import replace
 
-from perdure.runtime import App, Runtime, Task
+from perdure.runtime import App, Runtime, Task, recovery
 from perdure.runtime import lease as leases
-from perdure.runtime.claiming import Claimer
+from perdure.runtime.attendance import Attendant, Attendants
+from perdure.runtime.claims import Claimer
+from perdure.runtime.lease import Holder
 from perdure.runtime.recovery import end_attended
 from perdure.storage import Change
-from perdure.storage.time_types import HOUR
+from perdure.storage.time_types import HOUR, MINUTE, to_seconds
 from perdure.tasks import InputKind, InputRequest, Json, NewTask, Snapshot, Status, edits
 
 from ..conditions import wait_until
-from ..markers import row
+from ..markers import row, strong_memory
 from .faulty_storage import (
     ME,
     SLOW_HEARTBEAT,
@@ -28,13 +32,13 @@ from .faulty_storage import (
     open_faulty,
     until_status,
 )
-from .replicas import QUICK, Replicas, new_app, value_of
+from .replicas import QUICK, Replicas, new_app, suited_to, value_of
 
 pytestmark = pytest.mark.anyio
 
 RENEWALS = 15
 """So many last longer than a worker waits that takes a process for lost."""
-LOST = "the process in which its client waited was lost or has stopped"
+LOST = "the server process that the client was connected to was lost or has stopped"
 
 
 def recording() -> tuple[App, asyncio.Event, list[int]]:
@@ -106,13 +110,39 @@ async def test_a_task_of_a_lost_process_and_a_lost_worker_is_not_run_again(repli
     app, _, runs = recording()
     process = await lost_process(replicas, app)
     creator = await replicas.start(app, work=False)
-    holder = Claimer(creator.store, QUICK, "dead").new_holder()
+    holder = Claimer(creator.store, suited_to(creator.store.storage, QUICK), "dead").new_holder()
     made = await creator.store.create(ME, call(process), lease=lambda first: holder.take(first, None))
 
     worker = await replicas.start(app)
 
     assert (await ended(worker, made)).task.status is Status.CANCELLED
     assert runs == []
+
+
+@row(115)
+async def test_a_lost_process_is_found_behind_any_number_of_claims_on_its_tasks(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "BATCH", 2)
+    app, _, runs = recording()
+    creator = await replicas.start(app, work=False)
+    dead = Claimer(creator.store, suited_to(creator.store.storage, QUICK), "dead")
+    server = await replicas.start(app, QUICK, work=False, clock=MovedClock(MINUTE))
+    async with server.attendance.waiting() as process:
+        pass  # its lease expires a minute after the claims
+    made = [
+        await creator.store.create(ME, call(process), lease=partial(_claimed, dead.new_holder()))
+        for _ in range(3)
+    ]
+
+    worker = await replicas.start(app, clock=MovedClock(HOUR))
+
+    assert [(await ended(worker, each)).task.status for each in made] == [Status.CANCELLED] * 3
+    assert runs == []
+
+
+def _claimed(holder: Holder, first: Snapshot) -> Change:
+    return holder.take(first, None)
 
 
 @row(115)
@@ -181,7 +211,7 @@ async def test_a_task_is_run_again_after_its_worker_was_lost_while_the_process_w
     may_end.set()
     server = await replicas.start(app, work=False)
     async with attending(server) as process:
-        holder = Claimer(server.store, QUICK, "dead").new_holder()
+        holder = Claimer(server.store, suited_to(server.store.storage, QUICK), "dead").new_holder()
         made = await server.store.create(ME, call(process), lease=lambda first: holder.take(first, None))
         worker = await replicas.start(app)
 
@@ -204,6 +234,42 @@ async def test_a_process_that_renews_its_lease_is_not_lost_whatever_the_clock_of
         may_end.set()
 
         assert value_of(await ended(worker, made)) == 1
+
+
+@row(115)
+async def test_a_task_is_started_again_while_the_process_waits_whatever_the_clock_of_a_worker_says(
+    replicas: Replicas,
+) -> None:
+    app, may_end, runs = recording()
+    may_end.set()
+    clock = MovedClock()
+    clock.ahead = HOUR
+    server = await replicas.start(app, work=False)
+    async with attending(server) as process:
+        made = await _released(server, await server.store.create(ME, call(process)))
+        worker = await replicas.start(app, SLOW_HEARTBEAT, clock=clock)
+
+        assert (value_of(await ended(worker, made)), runs) == (1, [1])
+
+
+@row(115)
+async def test_a_renewal_is_noticed_however_rarely_a_worker_polls_the_queue(replicas: Replicas) -> None:
+    app, _, _ = recording()
+    server = await replicas.start(app, QUICK, work=False)
+    clock = MovedClock()
+    clock.ahead = HOUR
+    worker = await replicas.start(app, work=False, clock=clock)
+    config = replace(QUICK, queue_poll_interval=20.0)
+    attendants = Attendants(worker.store, config, "a worker")
+    async with attending(server) as process:
+        task = (await server.store.create(ME, call(process))).task
+        lease = await lease_of_process(server, process)
+        assert lease is not None
+        assert await attendants.find(task) is Attendant.LATE
+        await asyncio.sleep(5 * to_seconds(config.heartbeat_interval))
+        await wait_until(lambda: _is_renewed(server, process, lease.version))
+
+        assert await attendants.find(task) is Attendant.PRESENT
 
 
 @row(115, 131)
@@ -240,6 +306,35 @@ async def test_questions_of_a_task_that_is_left_are_due_earlier_but_never_later(
     assert left.inputs["late"].deadline_at == left.last_updated_at + 600_000_000
 
 
+@strong_memory("it marks the lease by itself, and a commit that is lost is not repeated")
+@pytest.mark.parametrize(
+    ("tasks", "level", "said"),
+    [
+        (0, "INFO", "none of its clients was waiting for a task"),
+        (1, "WARNING", "cancelled 1 task that its clients were waiting for"),
+        (2, "WARNING", "cancelled 2 tasks that its clients were waiting for"),
+    ],
+)
+async def test_a_lost_process_is_a_warning_only_if_tasks_are_cancelled(
+    replicas: Replicas, caplog: pytest.LogCaptureFixture, tasks: int, level: str, said: str
+) -> None:
+    app, _, _ = recording()
+    server = await replicas.start(app, QUICK, work=False)
+    caplog.set_level("INFO", "perdure.runtime")
+    async with server.attendance.waiting() as process:
+        for _ in range(tasks):
+            await server.create(ME, call(process))
+        lease = await lease_of_process(server, process)
+        assert lease is not None
+        await server.store.storage.commit([leases.mark(lease, leases.LOST)], now=server.store.clock())
+        lost = await lease_of_process(server, process)
+        assert lost is not None
+        await asyncio.sleep(server.store.storage.lag)
+        await end_attended(lost, server.store)
+    told = [(each.levelname, each.message) for each in caplog.records if "was lost" in each.message]
+    assert told == [(level, f"process {process} was lost; {said}")]
+
+
 # The lease of a process
 
 
@@ -250,7 +345,7 @@ async def test_a_process_has_a_lease_only_while_calls_wait_in_it(replicas: Repli
     async with server.attendance.waiting() as process, server.attendance.waiting():
         lease = await lease_of_process(server, process)
         assert lease is not None
-        assert (lease.tag, lease.lane) == (leases.ATTENDING, leases.expiry_lane(server.store.application))
+        assert (lease.tag, lease.lane) == (leases.ATTENDING, leases.attendance_lane(server.store.application))
         await wait_until(lambda: _is_renewed(server, process, 2))
     await wait_until(lambda: _is_gone(server, process))
     async with server.attendance.waiting():
@@ -268,6 +363,7 @@ async def _is_renewed(runtime: Runtime, process: str, times: int) -> bool:
 
 
 @row(115)
+@strong_memory("each call of end_attended is one step, which a lost answer would repeat or skip")
 async def test_a_process_that_renews_its_lease_in_time_keeps_its_tasks(replicas: Replicas) -> None:
     app, _, _ = recording()
     server = await replicas.start(app, QUICK, work=False)
@@ -280,7 +376,7 @@ async def test_a_process_that_renews_its_lease_in_time_keeps_its_tasks(replicas:
         suspected = await lease_of_process(server, process)
         assert suspected is not None
         assert suspected.tag == leases.SUSPECTED
-        await _renewed(server, process)
+        await renew_lease(server, process)
         await end_attended(suspected, server.store)  # as it was before the renewal
 
         assert (await now(server, made)).task.status is Status.WORKING
@@ -290,6 +386,7 @@ async def test_a_process_that_renews_its_lease_in_time_keeps_its_tasks(replicas:
 
 
 @row(115)
+@strong_memory("it marks the lease by itself, and a commit that is lost is not repeated")
 async def test_a_process_that_was_declared_lost_continues_under_another_name(replicas: Replicas) -> None:
     app, _, _ = recording()
     server = await replicas.start(app, QUICK, work=False)
@@ -312,7 +409,7 @@ async def test_a_process_that_was_declared_lost_continues_under_another_name(rep
             assert not await _is_gone(server, other)
 
 
-async def _renewed(runtime: Runtime, process: str) -> None:
+async def renew_lease(runtime: Runtime, process: str) -> None:
     lease = await lease_of_process(runtime, process)
     assert lease is not None
     keeping = asyncio.create_task(runtime.attendance.keep())
@@ -347,7 +444,7 @@ async def test_a_process_that_stops_while_calls_wait_leaves_its_lease_to_the_wor
     worker = await replicas.start(app)
     async with server.attendance.waiting() as process:
         made = await worker.create(ME, call(process))
-        await _renewed(server, process)
+        await renew_lease(server, process)
 
         assert (await ended(worker, made)).task.status is Status.CANCELLED
 

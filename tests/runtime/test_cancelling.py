@@ -12,7 +12,7 @@ import anyio.from_thread
 import pytest
 from msgspec.structs import replace
 
-from perdure.runtime import Again, Cancellation, ClaimLost, Runtime, Task, TaskCancelled
+from perdure.runtime import Cancellation, ClaimLost, Retry, Runtime, Task, TaskCancelled
 from perdure.storage import Change
 from perdure.storage.errors import OutcomeUnknown
 from perdure.storage.time_types import SECOND
@@ -89,7 +89,7 @@ async def test_a_task_that_waits_to_be_run_again_ends_at_once_and_takes_its_leas
 
     @app.function(retries=1, backoff=600)
     async def work() -> None:
-        raise Again("later")
+        raise Retry("later")
 
     runtime = await replicas.start(app)
     made = await runtime.submit("work")
@@ -123,7 +123,7 @@ async def test_a_cancel_that_meets_a_later_claim_reaches_who_claimed(replicas: R
     @app.function(retries=1)
     async def work(task: Task) -> None:
         if task.attempt == 1:
-            raise Again("later", after=600)
+            raise Retry("later", after=600)
         await asyncio.Event().wait()
 
     worker = await replicas.start(app, clock=clock)

@@ -1,6 +1,6 @@
 """Processes that are killed and frozen at any moment lose nothing and repeat nothing; the checks can fail.
 
-The long run is `make crash`; its numbers are in docs/crash.md.
+The long run is `make crash`; its numbers are in docs/trust/crash.md.
 """
 
 from __future__ import annotations
@@ -58,10 +58,11 @@ FEW: dict[str, object] = {"cast": ("worker", "worker", "server", "client"), "kil
 """For an engine on which a process takes so long to begin that more would die before they did anything."""
 
 
-@pytest.mark.parametrize("engine", engines.FIVE[1:])
-async def test_a_storm_of_kills_loses_nothing_and_repeats_nothing(tmp_path: Path, engine: str) -> None:
-    changes = FEW if engine == "dynamodb" else {}
-    plan = plan_in(tmp_path, url=await scenario.new_storage(engine, tmp_path), **changes)
+async def test_a_storm_of_kills_loses_nothing_and_repeats_nothing(
+    tmp_path: Path, on_shared_engine: str
+) -> None:
+    changes = FEW if on_shared_engine == "dynamodb" else {}
+    plan = plan_in(tmp_path, url=await scenario.new_storage(on_shared_engine, tmp_path), **changes)
     case = SortedEvidence(await scenario.run(plan))
     assert breaches(case) == {}
     met = numbers(case)
@@ -125,7 +126,7 @@ def test_a_task_that_must_not_run_twice_fails_when_its_worker_sleeps_and_stays_f
 ) -> None:
     seen = slept["patient_once"]
     assert seen.before.task.status is Status.FAILED
-    message = f"{LOST.reason}, and it must not run twice"
+    message = f"{LOST.reason}, and the function must not run twice (restart=False)"
     assert seen.before.task.outcome == Failure.of(-32603, message, {"reason": "interrupted"})
     assert seen.after == seen.before
 

@@ -44,7 +44,10 @@ async def test_what_an_executor_does_not_take_goes_back_to_the_queue_for_another
     await wait_until(lambda: executor.asked > 0)
     await replicas.start(app)
     ended = await refusing.wait(ME, made.task.task_id, 60)
-    assert (value_of(ended), ended.task.last_failure) == (1, "it could not be started: the cluster is full")
+    assert (value_of(ended), ended.task.last_failure) == (
+        1,
+        "the worker could not start the task: the cluster is full",
+    )
 
 
 @row(69)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from perdure.runtime import Again, Task
+from perdure.runtime import Retry, Task
 from perdure.tasks import Status
 
 from ..markers import row
@@ -127,7 +127,7 @@ async def test_a_mistake_in_a_call_of_perdure_is_logged_as_any_other_exception(
         ended = (await runtime.wait(ME, made.task.task_id, 60)).task
     assert ended.status is Status.FAILED
     (record,) = [each for each in caplog.records if each.exc_info]
-    assert record.getMessage() == f"task {ended.task_id}: work raised in attempt 1"
+    assert record.getMessage() == f"task {ended.task_id}: function work raised an exception in attempt 1"
     assert "LimitExceeded" in caplog.text
 
 
@@ -140,7 +140,7 @@ class Unspeakable(Exception):
 
 
 @row(68)
-@pytest.mark.parametrize("error", [Unspeakable(), Again("\ud800"), ValueError("\ud800")])
+@pytest.mark.parametrize("error", [Unspeakable(), Retry("\ud800"), ValueError("\ud800")])
 async def test_an_error_that_cannot_be_told_ends_the_task_all_the_same(
     replicas: Replicas, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:

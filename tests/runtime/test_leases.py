@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 from msgspec.structs import replace
 
-from perdure.runtime import Again, App, ClaimLost, Runtime, RuntimeConfig, Task
+from perdure.runtime import App, ClaimLost, Retry, Runtime, RuntimeConfig, Task
 from perdure.runtime import lease as leases
 from perdure.storage.time_types import SECOND
 from perdure.tasks import Status, StoreConfig, TaskStore
@@ -103,7 +103,9 @@ async def test_an_answer_and_a_heartbeat_do_not_meet(replicas: Replicas) -> None
     await until_status(other, made, Status.INPUT_REQUIRED)
     asked = await now(other, made)
     await several_heartbeats(runtime, made, 2)
-    await other.store.answer(asked, {"whose": {"action": "decline"}})  # at the version read before
+    await task_edits.answer(
+        other.store, asked, {"whose": {"action": "decline"}}
+    )  # at the version read before
     assert value_of(await other.wait(ME, made.task.task_id, 60)) == "decline"
 
 
@@ -211,7 +213,7 @@ async def test_the_token_grows_with_each_claim(replicas: Replicas) -> None:
         assert lease is not None
         tokens.append(lease.version)
         holders.append(leases.holder_of(lease))
-        raise Again("once more")
+        raise Retry("once more")
 
     runtime = await replicas.start(app, work=False)
     made = await runtime.submit("work")
@@ -227,7 +229,7 @@ async def test_a_task_that_waits_again_keeps_its_lease_which_is_free(replicas: R
 
     @app.function(retries=1, backoff=600)
     async def work() -> None:
-        raise Again("later")
+        raise Retry("later")
 
     runtime = await replicas.start(app)
     made = await runtime.submit("work")

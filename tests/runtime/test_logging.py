@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Sequence
 
 import anyio.from_thread
 import pytest
 
-from perdure.runtime import Again, Task
+from perdure.runtime import Retry, Task
 from perdure.storage import Change
 from perdure.storage.errors import StorageUnavailable
 from perdure.tasks import Snapshot, Status, Success
@@ -97,8 +98,9 @@ async def test_entries_and_reports_are_written_together(replicas: Replicas) -> N
 
 
 async def test_the_log_of_an_attempt_is_kept_when_it_is_released_and_the_next_one_adds_to_it(
-    replicas: Replicas,
+    replicas: Replicas, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "perdure")
     app = new_app()
 
     @app.function(retries=1, backoff=0)
@@ -106,12 +108,14 @@ async def test_the_log_of_an_attempt_is_kept_when_it_is_released_and_the_next_on
         await task.log("info", f"attempt {task.attempt}")
         await task.log("info", "trying")
         if task.attempt == 1:
-            raise Again("out of paper")
+            raise Retry("out of paper")
 
     runtime = await replicas.start(app)
     made = await runtime.submit("work")
     ended = await runtime.wait(ME, made.task.task_id, 60)
     assert messages(ended) == ["attempt 1", "trying", "attempt 2", "trying"]
+    starting = f"task {made.task.task_id}: starting attempt"
+    assert [each for each in caplog.messages if starting in each] == [f"{starting} 2 of function work"]
 
 
 async def test_a_log_that_cannot_be_written_does_not_fail_the_function(replicas: Replicas) -> None:

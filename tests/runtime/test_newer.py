@@ -9,12 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.runtime import App, Pause, Runtime, deadline
-from perdure.runtime.intake import AT_ONCE
+from perdure.runtime.intake import MAX_CLAIMS_AT_ONCE
 from perdure.storage import Insert, Record
 from perdure.storage.errors import NewerFormat
 from perdure.storage.time_types import MINUTE
 from perdure.tasks import InputKind, InputRequest, Snapshot
-from perdure.tasks.stored_task import LEASES, lease_address
+from perdure.tasks.task_snapshot import LEASES, lease_address
 
 from ..conditions import wait_until
 from ..markers import row, strong_memory
@@ -68,7 +68,7 @@ async def test_a_worker_claims_what_waits_behind_tasks_of_a_newer_version(
     app = quick()
     creator = await replicas.start(app, work=False)
     newer_tasks = [
-        await make_newer(creator, await creator.submit("work"), change) for _ in range(3 * AT_ONCE)
+        await make_newer(creator, await creator.submit("work"), change) for _ in range(3 * MAX_CLAIMS_AT_ONCE)
     ]
     made = await creator.submit("work")
     await replicas.subject.caught_up()
@@ -92,7 +92,7 @@ async def test_recovery_leaves_a_task_of_a_newer_version_and_its_lease(
     survivor = await replicas.start(app, clock=clock)
     clock.ahead = MINUTE  # both leases are over
     assert value_of(await survivor.wait(ME, mine, 20)) == "done"
-    await wait_until(lambda: f"task {record.key} is left to other workers" in caplog.text)
+    await wait_until(lambda: f"leaving the recovery of task {record.key} to other workers" in caplog.text)
     assert await is_unchanged(creator, record)
     assert await is_unchanged(creator, lease)
 
@@ -108,7 +108,7 @@ async def test_recovery_leaves_a_lease_of_a_newer_version_and_its_task(
     lease = await put(creator.store.storage, before, newer(before.body, holder=7), now=creator.store.clock())
     await replicas.start(app, clock=clock)
     clock.ahead = MINUTE
-    await wait_until(lambda: f"task {lease.key} is left to other workers" in caplog.text)
+    await wait_until(lambda: f"leaving the recovery of task {lease.key} to other workers" in caplog.text)
     assert await is_unchanged(creator, lease)
     assert await is_unchanged(creator, made.record)
 
@@ -146,7 +146,7 @@ async def test_a_run_whose_task_a_newer_version_has_rewritten_writes_nothing_mor
     await wait_until(lambda: bool(runs))
     held = await worker.get(ME, made.task.task_id)
     record = await make_newer(worker, held, {"format": FUTURE})
-    await wait_until(lambda: f"task {made.task.task_id}: the lease is lost" in caplog.text)
+    await wait_until(lambda: f"task {made.task.task_id}: no outcome was stored" in caplog.text)
     go_on.set()
     other = await worker.submit("work")
     await worker.wait(ME, other.task.task_id, 20)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Sequence
 import anyio.from_thread
 import pytest
 
-from perdure.runtime import Again, Failed, Task
+from perdure.runtime import Retry, Task, TaskFailed
 from perdure.storage import Change
 from perdure.tasks import Progress, Status
 from perdure.tasks.errors import InvalidValue, LimitExceeded
@@ -118,7 +118,7 @@ async def test_a_failure_says_why_in_the_place_of_the_last_report(replicas: Repl
     @app.function()
     async def work(task: Task) -> None:
         await task.report_progress(9, 10, "nearly there")
-        raise Failed(-32001, "the printer is on fire")
+        raise TaskFailed(-32001, "the printer is on fire")
 
     runtime = await replicas.start(app)
     made = await runtime.submit("work")
@@ -134,7 +134,7 @@ async def test_the_last_report_of_an_attempt_is_kept_for_the_next(replicas: Repl
     async def work(task: Task) -> None:
         for page in range(10):
             await task.report_progress(page, message=f"page {page}")
-        raise Again("out of paper")
+        raise Retry("out of paper")
 
     runtime = await replicas.start(app)
     made = await runtime.submit("work")

@@ -11,12 +11,12 @@ from functools import partial
 import pytest
 from msgspec.structs import replace
 
-from perdure.runtime import Again, App, Function, QueueFull, Runtime, RuntimeConfig, Task
-from perdure.storage import Change, Committed, Guard, Micros, Record, Refused, Replace
+from perdure.runtime import App, Function, QueueFull, Retry, Runtime, RuntimeConfig, Task
+from perdure.storage import Change, Committed, Guard, LanePosition, Micros, Record, Refused, Replace
 from perdure.storage.inspection_and_quarantine import CORRUPT_TAG
 from perdure.storage.time_types import SECOND
 from perdure.tasks import NewTask, Snapshot, Status, StoreConfig
-from perdure.tasks.stored_task import BOOKKEEPING_RESERVE_BYTES
+from perdure.tasks.task_snapshot import BOOKKEEPING_RESERVE_BYTES
 
 from .. import task_edits
 from ..conditions import wait_until
@@ -156,7 +156,7 @@ async def test_a_queue_may_be_bounded_and_what_is_refused_was_not_created(replic
     runtime = await replicas.start(app, config)
     made = [await runtime.submit("wait") for _ in range(3)]  # one at work, two waiting
     await replicas.subject.caught_up()
-    with pytest.raises(QueueFull, match="2 tasks wait") as caught:
+    with pytest.raises(QueueFull, match=r"the queue is full \(max_queued is 2\);") as caught:
         await runtime.submit("wait")
     assert (caught.value.retryable, caught.value.limit) == (True, 2)
     assert await task_edits.counts(runtime.store, ME) == {Status.WORKING: 3}
@@ -179,7 +179,7 @@ async def test_a_backoff_keeps_a_task_from_being_taken_early(replicas: Replicas)
     async def work(task: Task) -> None:
         runs.append(task.attempt)
         if task.attempt == 1:
-            raise Again("too early")
+            raise Retry("too early")
 
     runtime = await replicas.start(app, clock=clock)
     made = await runtime.submit("work")
@@ -208,7 +208,7 @@ async def test_a_task_may_say_itself_when_it_is_to_be_run_again(replicas: Replic
 
     @app.function(retries=1, backoff=0.0)
     async def work() -> None:
-        raise Again("the shop is closed", after=900)
+        raise Retry("the shop is closed", after=900)
 
     runtime = await replicas.start(app)
     waiting = await until_waiting(runtime, await runtime.submit("work"))
@@ -353,10 +353,16 @@ class Lagging(FaultyLink):
             self._taken |= dict.fromkeys(left, asyncio.get_running_loop().time())
         return result
 
-    async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
+    async def due(
+        self, lane: str, *, after: LanePosition | None, until: Micros, limit: int, now: Micros
+    ) -> list[Record]:
         since = asyncio.get_running_loop().time() - self.lag
         stale = [each for each, at in self._taken.items() if at > since and each.lane == lane]
-        found = {each.address: each for each in await super().due(lane, until=until, limit=1000, now=now)}
+        stale = [each for each in stale if after is None or each.lane_position > after]
+        found = {
+            each.address: each
+            for each in await super().due(lane, after=after, until=until, limit=1000, now=now)
+        }
         found |= {each.address: each for each in stale if lane.startswith("run/")}
         return sorted(found.values(), key=lambda each: (each.wake_at, each.key))[:limit]
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 from msgspec.structs import replace
 
-from perdure.runtime import App, InProcessExecutor, Job, Runtime, RuntimeConfig, Task
+from perdure.runtime import App, InProcessExecutor, Job, Runtime, RuntimeConfig, Task, recovery
 from perdure.runtime.recovery import LOST
-from perdure.storage import Address, Committed, Record
+from perdure.storage import Address, Committed, Micros, Record
+from perdure.storage.errors import StorageCorrupt
 from perdure.storage.inspection_and_quarantine import CORRUPT_TAG
 from perdure.storage.time_types import HOUR, MINUTE
 from perdure.tasks import Failure, Json, Status, TaskStore
-from perdure.tasks.stored_task import LEASES
+from perdure.tasks.task_snapshot import LEASES
 
 from ..conditions import wait_until
 from ..markers import row
@@ -35,7 +36,7 @@ from .faulty_storage import (
     until_released,
     until_status,
 )
-from .replicas import QUICK, UNHURRIED, Replicas, new_app, value_of
+from .replicas import QUICK, UNHURRIED, Replicas, leave_with_a_dead_worker, new_app, value_of
 
 pytestmark = pytest.mark.anyio
 
@@ -55,7 +56,7 @@ async def test_a_task_whose_worker_is_lost_fails_with_a_message_and_wakes_who_wa
         wire.cut()
         task = (await waiting).task
     assert (task.status, task.last_failure) == (Status.FAILED, LOST.reason)
-    assert task.status_message == f"{LOST.reason}, and it must not run twice"
+    assert task.status_message == f"{LOST.reason}, and the function must not run twice (restart=False)"
     assert (task.attempts, task.is_claimed) == (1, False)
     assert await lease_of(survivor, made) is None
 
@@ -163,7 +164,7 @@ async def test_a_clock_that_is_wrong_by_an_hour_takes_no_live_work(replicas: Rep
     app, go_on, runs = counted()
     async with both_alive(replicas, app, MovedClock(), MovedClock(ahead)) as holder:
         made = await holder.submit("work")
-        await several_heartbeats(holder, made, 3)  # for longer than the patience of the other
+        await several_heartbeats(holder, made, 3)  # for longer than the other observes a lease
         go_on.set()
         assert value_of(await holder.wait(ME, made.task.task_id, 60)) == 1
     assert runs == [1]
@@ -291,6 +292,30 @@ async def test_a_leased_record_that_is_damaged_is_quarantined_and_its_lease_remo
 
         await wait_until(is_put_aside)
         wire.mend()
+
+
+class DamagedLink(FaultyLink):
+    """A line to a storage in which a record is damaged, and must be repaired by an operator."""
+
+    damaged: Address | None = None
+
+    async def get(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]:
+        if self.damaged in addresses:
+            raise StorageCorrupt(f"the record {self.damaged} is damaged")
+        return await super().get(addresses, now=now)
+
+
+@row(62)
+async def test_a_task_that_the_storage_cannot_read_does_not_keep_others_from_being_recovered(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "BATCH", 1)
+    app, link, clock = hanging(), DamagedLink(), MovedClock()
+    async with open_faulty(replicas, link, app, clock=clock) as survivor:
+        first, second = [await leave_with_a_dead_worker(survivor, ME, "hang") for _ in range(2)]
+        link.damaged = (await survivor.get(ME, first)).record.address
+        clock.ahead = MINUTE  # both leases are over
+        assert (await survivor.wait(ME, second, 60)).task.status is Status.FAILED
 
 
 async def put(runtime: Runtime, record: Record, body: str) -> None:

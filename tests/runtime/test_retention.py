@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from perdure.runtime import Again, App, ClaimLost, Pause, Runtime, Task
+from perdure.runtime import App, ClaimLost, Pause, Retry, Runtime, Task
 from perdure.runtime.deadline import Deadlines
 from perdure.runtime.errors import TooManyWaiting
 from perdure.storage import Change
@@ -58,7 +58,7 @@ async def test_work_that_is_retried_after_its_ttl_continues(replicas: Replicas) 
     async def work(task: Task) -> int:
         clock.ahead += 5 * DAY
         if task.attempt < 8:
-            raise Again("not yet")
+            raise Retry("not yet")
         return task.attempt
 
     runtime = await replicas.start(app, clock=clock)
@@ -184,7 +184,7 @@ async def test_an_audit_leaves_alone_what_runs_waits_or_is_due_later(replicas: R
 
     @app.function(retries=1)
     async def later(task: Task) -> None:
-        raise Again("next quarter", after=90 * 86_400)
+        raise Retry("next quarter", after=90 * 86_400)
 
     @app.function
     async def hang() -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, cast
 
 import pytest
 
-from perdure.runtime import Again, Failed, Function, Pause, Task, UnknownFunction
+from perdure.runtime import Function, Pause, Retry, Task, TaskFailed, UnknownFunction
 from perdure.runtime.workflow import Step, Workflow
+from perdure.storage.time_types import DAY
 from perdure.tasks import Failure, InputKind, InputRequest, Owner, Status
 from perdure.tasks.edits import MAX_FUNCTION_NAME_BYTES
-from perdure.tasks.errors import InvalidValue
+from perdure.tasks.errors import InvalidValue, TerminalTask
 
 from .. import task_edits
 from ..markers import row
@@ -71,7 +75,7 @@ async def test_a_function_that_raises_ends_its_task_and_wakes_who_waits(replicas
 
     @app.function()
     async def refused() -> None:
-        raise Failed(-32001, "not today", {"day": "Sunday"})
+        raise TaskFailed(-32001, "not today", {"day": "Sunday"})
 
     @app.function()
     def leaves() -> None:
@@ -101,7 +105,9 @@ async def test_what_the_function_does_not_take_is_refused_before_a_task_exists(r
     for arguments in ({}, {"yeer": 1}, {"year": 1, "task": 2}):
         with pytest.raises(InvalidValue, match="arguments"):
             await runtime.submit("report", arguments)
-    with pytest.raises(UnknownFunction, match=r"no function 'repotr'; registered are report"):
+    with pytest.raises(
+        UnknownFunction, match=r"no function is registered as 'repotr'; registered functions: report"
+    ):
         await runtime.submit("repotr")
     assert await task_edits.counts(runtime.store) == {}
 
@@ -118,7 +124,7 @@ async def test_a_result_that_cannot_be_stored_fails_the_task(replicas: Replicas)
         return "x" * 2_000_000
 
     runtime = await replicas.start(app)
-    for name, reason in (("strange", "JSON cannot express"), ("large", "what came of it cannot be stored")):
+    for name, reason in (("strange", "cannot be stored as JSON"), ("large", "the outcome cannot be stored")):
         made = await runtime.submit(name)
         ended = await runtime.wait(ME, made.task.task_id, 120)
         assert ended.task.status is Status.FAILED
@@ -131,13 +137,13 @@ async def test_a_function_may_ask_to_be_run_again(replicas: Replicas) -> None:
     @app.function(retries=2, backoff=0.01)
     async def flaky(task: Task) -> int:
         if task.attempt < 3:
-            raise Again(f"busy {task.attempt}")
+            raise Retry(f"busy {task.attempt}")
         assert task.last_error == "busy 2"
         return task.attempt
 
     @app.function(retries=1, backoff=0.01)
     async def hopeless() -> None:
-        raise Again("still busy", after=0.01)
+        raise Retry("still busy", after=0.01)
 
     runtime = await replicas.start(app)
     made = await runtime.submit("flaky")
@@ -148,6 +154,92 @@ async def test_a_function_may_ask_to_be_run_again(replicas: Replicas) -> None:
     ended = await runtime.wait(ME, made.task.task_id, 120)
     assert ended.task.status_message == "still busy (attempt 2 of 2)"
     assert (ended.task.attempts, ended.task.last_failure) == (2, "still busy")
+
+
+async def test_a_function_has_the_options_of_a_durable_tool(replicas: Replicas) -> None:
+    app = new_app()
+
+    @app.function(retries=1, retry_on=(OSError,), backoff=timedelta(milliseconds=10), ttl=timedelta(hours=2))
+    async def fetch(task: Task) -> int:
+        if task.attempt == 1:
+            raise ConnectionResetError("the line is dead")
+        return task.attempt
+
+    @app.function(input_deadline=timedelta(days=3), operators_answer=True)
+    async def sign(task: Task) -> None:
+        await task.elicit("Who signs?", {"type": "object", "properties": {}}, key="who")
+
+    runtime = await replicas.start(app)
+    ended = await runtime.wait(ME, (await runtime.submit("fetch")).task.task_id, 120)
+    assert (value_of(ended), ended.task.ttl_ms) == (2, 2 * 3600 * 1000)
+    assert (await runtime.submit("fetch", ttl=60)).task.ttl_ms == 60_000
+    made = await runtime.submit("sign")
+    async for seen in runtime.watch(ME, made.task.task_id):
+        if seen.task.status is Status.INPUT_REQUIRED:
+            asked = seen.task.questions["who"]
+            assert asked.deadline_at == asked.asked_at + 3 * DAY
+            assert seen.task.operators_answer
+            with suppress(TerminalTask):  # a state may be seen twice
+                await runtime.cancel(ME, made.task.task_id)
+
+
+async def test_the_input_deadline_of_a_function_applies_to_the_questions_of_a_pause(
+    replicas: Replicas,
+) -> None:
+    app = new_app()
+
+    @app.function(input_deadline=timedelta(days=30), operators_answer=True)
+    async def approve(task: Task) -> None:
+        if not task.questions:
+            roots = InputKind.ROOTS
+            own = InputRequest(kind=roots, deadline=timedelta(days=2))
+            raise Pause({"default": InputRequest(kind=roots), "own": own})
+
+    runtime = await replicas.start(app)
+    made = await runtime.submit("approve")
+    async for seen in runtime.watch(ME, made.task.task_id):
+        if len(asked := seen.task.questions) == 2:
+            days = {key: (each.deadline_at or 0) - each.asked_at for key, each in asked.items()}
+            assert days == {"default": 30 * DAY, "own": 2 * DAY}
+            break
+    await runtime.cancel(ME, made.task.task_id)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "problem"),
+    [
+        ("ttl", -1, "ttl"),
+        ("timeout", "soon", "timeout"),
+        ("mode", "required", r"function\(\) got an unexpected keyword argument 'mode'"),
+        ("executor", "process", r"function\(\) got an unexpected keyword argument 'executor'"),
+    ],
+)
+def test_an_option_that_a_function_cannot_have_is_refused(option: str, value: object, problem: str) -> None:
+    with pytest.raises((InvalidValue, TypeError), match=problem):
+        new_app().function(**cast("Any", {option: value}))(lambda: None)
+
+
+async def test_times_may_be_timedeltas_in_functions_too(replicas: Replicas) -> None:
+    app = new_app()
+    soon = timedelta(milliseconds=10)
+
+    @app.function(retries=1, backoff=600)
+    async def again(task: Task) -> int:
+        if task.attempt == 1:
+            raise Retry("busy", after=soon)
+        return task.attempt
+
+    @app.function()
+    async def ask(task: Task) -> None:
+        await task.ask({"who": InputRequest(kind=InputKind.ROOTS, deadline=soon)})
+
+    runtime = await replicas.start(app)
+    ended = await runtime.wait(ME, (await runtime.submit("again")).task.task_id, 120)
+    assert value_of(ended) == 2
+    late = await runtime.wait(ME, (await runtime.submit("ask")).task.task_id, 120)
+    assert late.task.status is Status.FAILED
+    assert isinstance(late.task.outcome, Failure)
+    assert late.task.outcome.data == {"reason": "input_deadline"}
 
 
 async def test_a_function_may_ask_and_let_go_of_its_worker(replicas: Replicas) -> None:
@@ -198,14 +290,14 @@ async def test_a_time_that_cannot_be_waited_for_fails_the_task_at_once(
     @app.function(retries=2, backoff=0.0)
     async def work(task: Task) -> None:
         begun.append(task.attempt)
-        raise Again("the shop is closed", after=after)
+        raise Retry("the shop is closed", after=after)
 
     async with asyncio.timeout(30):  # to leave, too
         async with replicas.running(app) as runtime:
             made = await runtime.submit("work")
             task = (await runtime.wait(ME, made.task.task_id)).task
     assert (task.status, task.is_claimed, begun) == (Status.FAILED, False, [1])
-    assert "after: must be from 0 to" in (task.status_message or "")
+    assert "after: must be between 0 and" in (task.status_message or "")
 
 
 async def test_to_pause_for_what_is_answered_already_fails_the_task(replicas: Replicas) -> None:
@@ -226,7 +318,10 @@ async def test_to_pause_for_what_is_answered_already_fails_the_task(replicas: Re
             await runtime.answer(ME, made.task.task_id, {"whose": {"action": "accept"}})
     task = (await runtime.get(ME, made.task.task_id)).task
     assert task.status is Status.FAILED
-    assert task.status_message == "the function paused for what is answered already"
+    assert task.status_message == (
+        "the function raised Pause, but all its questions are already answered; "
+        "use a new key for a new question"
+    )
     assert runs == [1, 1]
 
 
@@ -251,7 +346,7 @@ def test_a_function_whose_arguments_have_no_names_is_refused_when_it_is_register
     def power(base: int, exponent: int, /) -> int:
         return base**exponent
 
-    with pytest.raises(InvalidValue, match="'base' by position"):
+    with pytest.raises(InvalidValue, match="'base' is positional-only"):
         app.function()(power)
     assert not app.functions
 

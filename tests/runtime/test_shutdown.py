@@ -77,7 +77,7 @@ async def test_what_ends_when_its_storage_is_closed_is_dropped_at_once(
         wire.cut()
         wire.hang_up_if_cut()
         works.go_on.set()
-        await wait_until(lambda: "is dropped" in caplog.text)  # not after a lease of minutes
+        await wait_until(lambda: "no outcome was stored" in caplog.text)  # not after a lease of minutes
 
 
 async def test_what_can_finish_in_time_does(replicas: Replicas) -> None:
@@ -163,7 +163,7 @@ async def test_a_function_that_must_not_run_twice_fails_with_a_message(replicas:
     task = (await now(other, made)).task
     assert (task.status, task.status_message, task.attempts) == (
         Status.FAILED,
-        f"{SHUT_DOWN}, and it must not run twice",
+        f"{SHUT_DOWN}, and the function must not run twice (restart=False)",
         1,
     )
     assert await lease_of(other, made) is None

@@ -130,7 +130,7 @@ async def test_a_task_from_the_queue_leaves_a_span_for_its_claim(replicas: Repli
 
 
 @strong_memory("a recovery whose answer is lost leaves an error in the log, not the line that it looks for")
-async def test_recovery_and_sweeping_leave_spans_and_logs_without_owners(
+async def test_recovery_and_purging_leave_spans_and_logs_without_owners(
     replicas: Replicas, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = new_app()
@@ -147,7 +147,7 @@ async def test_recovery_and_sweeping_leave_spans_and_logs_without_owners(
         runtime = await replicas.start(app)
         ended = await runtime.wait(ANA, lost, 60)
         await wait_until(
-            lambda: any((span.attributes or {}).get("perdure.swept") for span in spans("perdure.sweep"))
+            lambda: any((span.attributes or {}).get("perdure.purged") for span in spans("perdure.purge"))
         )
         await wait_until(lambda: len(spans("perdure.recover")) == 1)
     assert ended.task.last_failure == "the worker was lost while it ran the task"

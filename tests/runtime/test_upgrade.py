@@ -22,7 +22,7 @@ from perdure.storage.errors import NewerFormat
 from perdure.storage.time_types import system_clock
 from perdure.tasks import TaskStore
 from perdure.tasks.idempotency import IDEMPOTENCY_KEYS
-from perdure.tasks.stored_task import LEASES, TASKS
+from perdure.tasks.task_snapshot import LEASES, TASKS
 
 from .. import task_edits
 from ..feeds.simulation import World, WorldSource

@@ -8,7 +8,7 @@ from contextlib import aclosing
 import pytest
 
 from perdure.runtime import App, Runtime, RuntimeConfig, Task
-from perdure.runtime.waiting import MAX_FAILED_READS
+from perdure.runtime.waits import MAX_FAILED_READS
 from perdure.storage.errors import StorageFailed
 from perdure.storage.time_types import to_seconds
 from perdure.tasks import Owner, Snapshot, Status, TaskStore

@@ -9,7 +9,7 @@ import time
 import pytest
 from msgspec.structs import replace
 
-from perdure.runtime import Again, App, Runtime, Task
+from perdure.runtime import App, Retry, Runtime, Task
 from perdure.runtime.workflow import (
     Output,
     Param,
@@ -30,6 +30,7 @@ from .replicas import UNHURRIED, Replicas, new_app, value_of
 
 pytestmark = pytest.mark.anyio
 ME = Owner.local()
+NOT_CONTINUED = "the workflow cannot continue, because the client has not provided what it needs"
 
 
 async def add(a: int, b: int) -> int:
@@ -120,7 +121,7 @@ async def test_a_step_that_fails_is_retried_or_its_result_given(
 
     async def make() -> str:
         if broken.pop() if broken else False:
-            raise Again("the oven is cold")
+            raise Retry("the oven is cold")
         return "made"
 
     runtime = await replicas.start(app_of(Step("make", make)))
@@ -234,7 +235,7 @@ async def test_a_client_that_declines_ends_the_workflow(replicas: Replicas) -> N
     await runtime.answer(ME, made.task.task_id, {key: {"action": "decline"}})
     ended = await runtime.wait(ME, made.task.task_id, 120)
     assert isinstance(ended.task.outcome, Failure)
-    assert ended.task.status_message == "the client did not continue: step 'sum' needs a"
+    assert ended.task.status_message == f"{NOT_CONTINUED}: step 'sum' needs values for a"
 
 
 def by_position(number: int, /) -> int:
@@ -244,14 +245,14 @@ def by_position(number: int, /) -> int:
 def test_a_workflow_is_checked_when_it_is_defined() -> None:
     for steps, reason in (
         ([], "at least"),
-        ([Step("a", add), Step("a", add)], "two of the name"),
-        ([Step("a", add, {"c": 1})], "no argument 'c'"),
-        ([Step("a", by_position)], "by position"),
-        ([Step("a", add, {"a": Output("b")}), Step("b", add)], "no earlier step"),
+        ([Step("a", add), Step("a", add)], "several steps are named 'a'"),
+        ([Step("a", add, {"c": 1})], "no parameter 'c'"),
+        ([Step("a", by_position)], "is positional-only"),
+        ([Step("a", add, {"a": Output("b")}), Step("b", add)], "not an earlier step"),
     ):
         with pytest.raises(InvalidValue, match=reason):
             Workflow("flow", steps)
-    with pytest.raises(InvalidValue, match="no parameter c"):
+    with pytest.raises(InvalidValue, match="must contain only parameters of the workflow, not 'c'"):
         Workflow("flow", [Step("a", add, {"a": Param("a"), "b": 1})]).check({"arguments": {"c": 1}})
 
 
@@ -330,7 +331,7 @@ async def test_a_step_that_is_not_to_be_retried_ends_the_workflow(replicas: Repl
     await go_on(runtime, await paused(runtime, made.task.task_id), {"retry": False})
     ended = await runtime.wait(ME, made.task.task_id, 120)
     assert ended.task.status is Status.FAILED
-    assert ended.task.status_message == "the client did not continue: step 'make' failed: ValueError: no oven"
+    assert ended.task.status_message == f"{NOT_CONTINUED}: step 'make' failed: ValueError: no oven"
     assert calls == ["make"]
 
 
@@ -355,7 +356,7 @@ async def test_a_result_that_the_variables_cannot_hold_pauses_the_workflow(
     assert state.paused is not None
     assert isinstance(state.paused.why, ToolError)
     assert (state.paused.why.step, state.paused.why.retryable) == ("make", False)
-    assert state.paused.why.error.startswith("the result cannot be kept: ")
+    assert state.paused.why.error.startswith("the result cannot be stored: ")
     await go_on(runtime, seen, {"result": "short"})
     assert value_of(await runtime.wait(ME, made.task.task_id, 120)) == 5
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from perdure.runtime import lease as leases
 from perdure.storage import Change, Delete, Engine, Insert, Replace, register_engine
 from perdure.storage.body_format import number_of
-from perdure.tasks.stored_task import LEASE_FORMAT, LEASES, TASKS
+from perdure.tasks.task_snapshot import LEASE_FORMAT, LEASES, TASKS
 
 from ..storage.weak import WeakMemoryEngine
 

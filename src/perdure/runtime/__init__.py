@@ -1,7 +1,7 @@
-"""Running tasks: leases, claims, recovery, cancelling, waiting, input rounds, and the workers that do it.
+"""Runs tasks: claims and leases, recovery, cancellation, questions to clients, and workers.
 
-Read `app` (what a program writes), `task` (what a function sees), `lease` and `run` (how a run is kept and
-fenced), `recovery` (what happens when its worker dies), then `worker`.
+Read `app` (what a program declares), `task` (what a function can do), `lease` and `run` (how a run keeps its
+claim), `recovery` (what happens if its worker is lost), then `worker`.
 """
 
 from ..tasks.errors import ClaimLost
@@ -10,45 +10,47 @@ from .cancellation import Cancellation
 from .config import RuntimeConfig
 from .endings import Stop
 from .errors import (
-    Again,
     ClientCannotAnswer,
-    Failed,
     InputFailed,
     Pause,
     QueueFull,
+    Retry,
     TaskCancelled,
+    TaskFailed,
     TooManyWaiting,
     UnknownFunction,
 )
 from .executor import Executor, InProcessExecutor, Job
-from .function import Function, Functions
+from .function import Function, FunctionOptions, Functions, RunOptions
 from .hold import Claim
 from .run import Run
 from .runtime import Runtime
 from .task import Task, current_task
 
 __all__ = [
-    "Again",
     "App",
     "Cancellation",
     "Claim",
     "ClaimLost",
     "ClientCannotAnswer",
     "Executor",
-    "Failed",
     "Function",
+    "FunctionOptions",
     "Functions",
     "InProcessExecutor",
     "InputFailed",
     "Job",
     "Pause",
     "QueueFull",
+    "Retry",
     "Run",
+    "RunOptions",
     "Runtime",
     "RuntimeConfig",
     "Stop",
     "Task",
     "TaskCancelled",
+    "TaskFailed",
     "TooManyWaiting",
     "UnknownFunction",
     "current_task",

@@ -1,14 +1,19 @@
-"""Attendance: the process in which clients wait for tasks that no other client knows.
+"""Attendance cancels tasks whose clients waited for them in a process that stopped or was lost.
 
-The call of a client without tasks waits for its task in one process, which the task names in `attended_by`.
-That process has a lease of its own, which it renews only while it has such calls. When the process is lost or
-stops, its tasks are cancelled and are not run again. A lost process is recognized like a lost worker: its
-lease has run out by the clock, and was not renewed for as long as the observer has looked at it. Then an
-observer marks the lease as suspected. If the process still does not renew it, although the storage takes
-writes, the lease is marked as lost. From then on the process needs another name.
+The call of a client that does not support tasks waits for its task in one process, and no other client knows
+this task. The task names the process in `attended_by`. The process has a lease of its own, which it renews
+only while such calls wait. When the process stops or is lost, the tasks whose clients wait in it are
+cancelled and are not run again.
 
-A task that never ran is started as long as that lease exists. One that did run is started by another process
-only if the lease has not run out: else the process may be lost, and was not declared so yet.
+A lost process is recognized like a lost worker: its lease has expired by the clock, and was not renewed while
+a worker observed it. Then the worker marks the lease as suspected. If the process still does not renew the
+lease, although the storage accepts writes, the lease is marked as lost. From then on, the process must use
+another name.
+
+If a task has never run, a worker starts it as long as the lease of the process exists and is not marked as
+lost. If the task has run before, a worker starts it only if the process is present: its lease has not
+expired, or the worker has observed a renewal within the last heartbeat. Otherwise, the process may be lost
+although no worker has marked its lease as lost yet. One renewal counts for all tasks of the process.
 """
 
 from __future__ import annotations
@@ -19,34 +24,48 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from enum import Enum, auto
 from random import uniform
+from typing import TYPE_CHECKING
 
 import anyio
+import msgspec
 
-from ..storage import Committed, Delete, Micros, Record
-from ..storage.errors import OutcomeUnknown, StorageError
+from ..storage import Address, Committed, Delete, Micros, Record
+from ..storage.errors import OutcomeUnknown, PerdureError, StorageError
 from ..storage.time_types import to_seconds
-from ..tasks import StoreConfig, TaskRecord, TaskStore, edits
+from ..tasks import Owner, StoreConfig, TaskRecord, TaskStore, edits
+from ..tasks.errors import NotFound, TerminalTask
 from . import lease as leases
 from .config import RuntimeConfig
+from .waits import retry_busy
+
+if TYPE_CHECKING:
+    from .runtime import Runtime
 
 log = logging.getLogger("perdure.runtime")
 
 WRITE_ATTEMPTS = 5
 REMOVAL_SECONDS = 5.0
-"""How long a process that stops may take to remove its lease."""
+"""Maximum number of seconds that a process spends on removing its lease when it stops."""
+CANCEL_SECONDS = 5.0
+"""Maximum number of seconds to spend on cancelling a task that no client knows. The limit is short, because
+the server may be stopping."""
+DOUBT_DELAYS = (0.5, 2.0, 5.0, 15.0, 30.0)
+"""Seconds between the attempts to cancel a task if it is unknown whether the task was stored. The storage may
+still store the task for a while after it has reported that the task does not exist.
+"""
 
 
 class Attendance:
-    """The attendance of this process."""
+    """The lease of this process, for the tasks that its clients wait for."""
 
     def __init__(self, store: TaskStore, config: RuntimeConfig, process: str) -> None:
         self.process = process
-        """The name of the process, as tasks have it in `attended_by`."""
+        """The name of the process, which its tasks contain in `attended_by`."""
         self._first_name = process
         self._names = 1
         self._store = store
         self._interval = to_seconds(config.heartbeat_interval)
-        # shorter by a heartbeat than the leases of claims: when one of those has run out, this one has too
+        # one heartbeat shorter than the leases of claims, so that it expires no later than they do
         self._lasts: Micros = round((config.lease - self._interval) * 1_000_000)
         self._lease: Record | None = None
         self._lock = anyio.Lock()
@@ -57,7 +76,7 @@ class Attendance:
 
     @asynccontextmanager
     async def waiting(self) -> AsyncGenerator[str]:
-        """Attend tasks in this block, which yields the name of the process for them."""
+        """Keep the lease while a call waits in this block. Yield the process name, for `attended_by`."""
         self._calls += 1
         try:
             async with self._lock:
@@ -70,11 +89,11 @@ class Attendance:
                 await self._remove_at_end()
 
     def abandon_task(self) -> None:
-        """Let workers cancel a task that this process could not cancel: its lease runs out."""
+        """Let the lease expire, so that workers cancel a task that this process could not cancel."""
         self._has_abandoned_task = True
 
     async def keep(self) -> None:
-        """Renew the lease while calls wait, and remove it afterwards. Never returns."""
+        """Renew the lease while calls wait, and remove it when none waits. Run until cancelled."""
         self._is_stopped = False
         try:
             pause = self._interval
@@ -84,7 +103,7 @@ class Attendance:
                 pause = self._interval if await self._renew_or_remove() else self._interval / 4
         finally:
             self._is_stopped = True
-            if not self._calls:  # else the last call does it, when its task has ended
+            if not self._calls:  # else the last call removes the lease, when its task has ended
                 await self._remove_at_end()
 
     async def _renew_or_remove(self) -> bool:
@@ -100,7 +119,7 @@ class Attendance:
         return True
 
     async def _renew(self) -> None:
-        """Write the lease. That is repeated if its outcome is unknown, or others have changed the lease."""
+        """Write the lease. Try again if the outcome is unknown, or another process has changed the lease."""
         self._has_lease.set()
         attempts = 0
         while True:
@@ -118,11 +137,15 @@ class Attendance:
                     raise
             self._lease = await self._read()
             if self._lease is not None and self._lease.tag == leases.LOST:
-                log.warning("process %s was declared lost: its waiting calls are cancelled", self.process)
+                log.warning(
+                    "process %s did not renew its lease in time; "
+                    "the tasks that its clients are waiting for are cancelled",
+                    self.process,
+                )
                 self._take_new_name()
 
     def _take_new_name(self) -> None:
-        """Leave the lease and the tasks of the old name to the workers."""
+        """Use a new name from now on. Workers handle the lease and the tasks of the old name."""
         self._names += 1
         self.process = f"{self._first_name}~{self._names}"
         self._lease = None
@@ -137,7 +160,7 @@ class Attendance:
             self._has_lease.clear()
             self._take_new_name()
             return
-        while (found := await self._read()) is not None:  # a renewal may have been written unnoticed
+        while (found := await self._read()) is not None:  # a renewal that failed may be stored after all
             if isinstance(
                 await self._store.storage.commit([Delete(before=found)], now=self._store.clock()), Committed
             ):
@@ -151,26 +174,115 @@ class Attendance:
 
 
 class Attendant(Enum):
-    """What is known of the process that waits for a task."""
+    """The state of a process in which a client waits for its task."""
 
     PRESENT = auto()
-    SILENT = auto()
-    """It is late, and may be lost."""
+    LATE = auto()
+    """Its lease has expired, and no renewal was observed within the last heartbeat, so it may be lost."""
     LOST = auto()
 
 
-async def find_attendant(task: TaskRecord, store: TaskStore, process: str) -> Attendant:
-    """Return what is known of the process that waits for a task. `process` is the one that asks."""
-    if task.attended_by in (None, process):
-        return Attendant.PRESENT
-    now = store.clock()
-    lease = await store.storage.get(leases.attendance_address(task.attended_by), now=now)
-    if lease is None or lease.tag == leases.LOST:
-        return Attendant.LOST
-    return Attendant.PRESENT if (lease.wake_at or 0) > now else Attendant.SILENT
+class Attendants:
+    """The processes in which clients wait, as one worker observes them."""
+
+    def __init__(self, store: TaskStore, config: RuntimeConfig, process: str) -> None:
+        self._store = store
+        self._process = process
+        heartbeat, poll = to_seconds(config.heartbeat_interval), to_seconds(config.queue_poll_interval)
+        self._max_age = 2 * max(2 * heartbeat, poll)
+        """Seconds after which the version of a lease is forgotten. This is longer than the time between two
+        reads: a worker polls the queue after up to 1.5 intervals, and skips a task for one heartbeat."""
+        self._heartbeat = heartbeat
+        self._expired: dict[Address, _Seen] = {}
+        """The leases that have expired by our clock, as they were last read."""
+
+    async def find(self, task: TaskRecord) -> Attendant:
+        """Return the state of the process in which the client of a task waits.
+
+        If the clock of that process is far behind ours, its lease always looks expired. Then only a renewal
+        shows that the process is present.
+        """
+        if task.attended_by in (None, self._process):
+            return Attendant.PRESENT
+        now, at = self._store.clock(), asyncio.get_running_loop().time()
+        lease = await self._store.storage.get(leases.attendance_address(task.attended_by), now=now)
+        if lease is None or lease.tag == leases.LOST:
+            return Attendant.LOST
+        if (lease.wake_at or 0) > now:
+            return Attendant.PRESENT
+        self._expired = {
+            address: seen for address, seen in self._expired.items() if at - seen.read_at <= self._max_age
+        }
+        seen = self._observe(lease, at)
+        is_renewed = seen.renewed_at is not None and at - seen.renewed_at <= self._heartbeat
+        return Attendant.PRESENT if is_renewed else Attendant.LATE
+
+    def _observe(self, lease: Record, at: float) -> _Seen:
+        state, before = (lease.order, lease.version), self._expired.get(lease.address)
+        if before is None or lease.tag == leases.SUSPECTED:
+            seen = _Seen(state, at, None)
+        elif state > before.state:
+            seen = _Seen(state, at, at)
+        else:  # reads may overtake each other
+            seen = _Seen(before.state, at, before.renewed_at)
+        self._expired[lease.address] = seen
+        return seen
+
+
+class _Seen(msgspec.Struct, frozen=True):
+    """The latest observation of a lease."""
+
+    state: tuple[Micros, int]
+    """When the lease was inserted, and its version."""
+    read_at: float
+    """When the lease was last read, by the clock of the event loop."""
+    renewed_at: float | None
+    """When a renewal was last observed. None if there was none, or the process was suspected since."""
 
 
 def cancel_unattended(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
-    """Cancel a task for which no client waits any more."""
-    message = "the process in which its client waited was lost or has stopped"
+    """Cancel a task for which no client waits anymore."""
+    message = "the server process that the client was connected to was lost or has stopped"
     return edits.cancel(task, message=message, now=now, config=config)
+
+
+async def cancel_abandoned(
+    runtime: Runtime, owner: Owner, task_id: str, *, at_once: bool = False
+) -> bool | None:
+    """Cancel a task that no client knows, even if the caller is cancelled.
+
+    With `at_once`, end the task directly instead of asking its run to end it. Return True if the task has
+    ended or will end, False if it does not exist, or None if it could not be cancelled now.
+    """
+    cancel = runtime.cancel_now if at_once else runtime.cancel
+    try:
+        with anyio.CancelScope(shield=True), anyio.fail_after(CANCEL_SECONDS), suppress(TerminalTask):
+            await retry_busy(lambda: cancel(owner, task_id))
+    except NotFound:
+        return False
+    except (PerdureError, TimeoutError) as error:
+        reason = str(error) or "the storage is busy"
+        log.warning("could not cancel task %s, for which no client waits: %s", task_id, reason)
+        runtime.attendance.abandon_task()
+        return None
+    return True
+
+
+async def cancel_if_created(runtime: Runtime, owner: Owner, task_id: str) -> None:
+    """Cancel a task that no client knows, and of which it is unknown whether it was or will be stored.
+
+    Try again after each of `DOUBT_DELAYS` until the task is found. While the storage is down, keep trying. If
+    the caller is cancelled because the server stops, try once more.
+    """
+    delays = iter(DOUBT_DELAYS)
+    while True:
+        # at once, because its run may not have registered with the executor yet
+        is_cancelled = await cancel_abandoned(runtime, owner, task_id, at_once=True)
+        delay = DOUBT_DELAYS[-1] if is_cancelled is None else next(delays, None)
+        if is_cancelled or delay is None:
+            return
+        try:
+            await anyio.sleep(delay)
+        except anyio.get_cancelled_exc_class():
+            await cancel_abandoned(runtime, owner, task_id, at_once=True)
+            raise

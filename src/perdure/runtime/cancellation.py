@@ -1,4 +1,4 @@
-"""A cancellation: asked for once, seen by all who share it, in the event loop and in threads."""
+"""`Cancellation`: a request to stop, which coroutines and threads can check."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 class Cancellation:
-    """Asking again changes nothing. Any number may wait for it or look at it."""
+    """A request to stop. Any number of callers can check it or wait for it."""
 
     def __init__(self) -> None:
         self._event: asyncio.Event | None = None
@@ -14,11 +14,11 @@ class Cancellation:
 
     @property
     def is_requested(self) -> bool:
-        """Whether somebody asked. May be read from any thread."""
+        """Whether a cancellation was requested. Can be read from any thread."""
         return self._requested
 
     def request(self) -> bool:
-        """Ask; whether this was the first time. Belongs to the event loop."""
+        """Request a cancellation, in the event loop. Return whether this is the first request."""
         if self._requested:
             return False
         self._requested = True
@@ -27,8 +27,8 @@ class Cancellation:
         return True
 
     async def wait(self) -> None:
-        """Return once somebody has asked."""
-        if self._event is None:  # made here, because most runs end before anybody waits
+        """Return once a cancellation was requested."""
+        if self._event is None:  # created here, because in most runs nothing waits for it
             self._event = asyncio.Event()
             if self._requested:
                 self._event.set()

@@ -1,7 +1,7 @@
-"""Deadlines: ending tasks that wait for what no longer comes. Every worker does this for its application.
+"""Fails tasks whose questions were not answered in time, or that no worker has started again for a month.
 
-Questions of unclaimed tasks wait in one lane for their deadline. Started tasks that no worker started again
-for a month are found by reading the oldest active tasks about once an hour.
+Every worker does this for its application. A storage lane lists the questions of unclaimed tasks by their
+deadline. To find tasks that no worker has started again, the oldest active tasks are read about once an hour.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from ..storage import Position, Record
 from ..storage.errors import NotReadableHere
 from ..storage.time_types import to_seconds
 from ..tasks import Snapshot, Status, StoreConfig, TaskRecord, TaskStore, expiry_and_deadlines
-from ..tasks.application import application_of
+from ..tasks.application_name import application_of
 from ..tasks.edits import deadline_lane
 from ..tasks.errors import ClaimLost, ConcurrentModification
 from ..tasks.store import Edit
-from ..tasks.stored_task import TASKS, lease_address
+from ..tasks.task_snapshot import TASKS, lease_address
 from . import lease as leases
 from . import telemetry
-from .claiming import REFUSED, read_or_quarantine
+from .claims import REFUSED, read_or_quarantine
 from .config import RuntimeConfig
 from .endings import end_task, end_unanswered, expiry_of
 from .lane import Lane
@@ -29,36 +29,36 @@ from .lane import Lane
 log = logging.getLogger("perdure.runtime")
 
 BATCH = 200
-CHECKS_PER_SWEEP = 6
-"""How many times deadlines are checked in the time between two sweeps."""
+CHECKS_PER_PURGE = 6
+"""How many times deadlines are checked in the time between two purges."""
 AUDIT_SECONDS = 3600.0
-"""Between two audits of one worker, about."""
+"""The average time between two audits by one worker."""
 
 
 class Deadlines:
-    """Ends overdue tasks."""
+    """Fails the tasks of an application that are past their deadline."""
 
     def __init__(self, store: TaskStore, config: RuntimeConfig) -> None:
         self._store = store
-        self._interval = to_seconds(config.purge_interval) / CHECKS_PER_SWEEP
-        self._questions = Lane(store.storage, deadline_lane(store.application), BATCH)
+        self._interval = to_seconds(config.purge_interval) / CHECKS_PER_PURGE
+        self._questions = Lane(store.storage, deadline_lane(store.application))
 
     async def check_questions(self) -> None:
-        """After a while, fail the unclaimed tasks whose questions are past their deadline."""
+        """Wait, and then fail the unclaimed tasks whose questions are past their deadline."""
         await asyncio.sleep(self._interval * uniform(0.5, 1.5))
         await self.end_unanswered()
 
     async def audit(self) -> None:
-        """After about an hour, fail the started tasks that no worker has started again for a month."""
+        """Wait for about an hour, and then fail the tasks that no worker has started again for a month."""
         await asyncio.sleep(AUDIT_SECONDS * uniform(0.5, 1.5))
         await self.end_abandoned()
 
     async def end_unanswered(self) -> None:
-        for record in await self._questions.due(self._store.clock()):
+        for record in await self._questions.due(self._store.clock(), BATCH):
             await self._end(record, end_unanswered)
 
     async def end_abandoned(self) -> None:
-        """Read the active tasks that are old enough, oldest first."""
+        """Fail the tasks that no worker has started again for a month. Only tasks of this age are read."""
         for status in (Status.WORKING, Status.INPUT_REQUIRED):
             after: Position | None = None
             while records := await self._oldest(status, after):
@@ -79,7 +79,7 @@ class Deadlines:
                 return
             ended = await edit_with_lease(self._store, snapshot, edit)
         except NotReadableHere:
-            self._questions.leave(record)
+            self._questions.skip(record)
             return
         except REFUSED:  # another process ended, answered or claimed it
             return
@@ -94,9 +94,9 @@ def _end_abandoned(task: TaskRecord, now: int, config: StoreConfig) -> TaskRecor
 
 
 async def edit_with_lease(store: TaskStore, snapshot: Snapshot, edit: Edit) -> Snapshot:
-    """Edit a task as somebody else than its worker, and give up the lease in the same commit.
+    """Edit a task from outside of its run, and free or delete its lease in the same commit.
 
-    Raises ConcurrentModification if a worker has claimed it, or extended its lease, meanwhile.
+    Raise ConcurrentModification if a worker has claimed the task, or renewed its lease, in the meantime.
     """
     lease = await store.storage.get(lease_address(snapshot.record), now=store.clock())
     if lease is not None:

@@ -1,7 +1,7 @@
-"""An attempt is over: which edit of the task follows. A run decides here, and so does recovery.
+"""Decides how a task is changed when an attempt to run it has ended. Runs and recovery use this module.
 
-A function ends with a result, an error, or an exception by which it asks for something else; or it is
-stopped. Each becomes one edit, and the edit one write.
+A function returns a result, raises an error, raises an exception that requests something else (such as
+`Retry` or `Pause`), or is stopped. For each of these, there is one edit, which is stored in one write.
 """
 
 from __future__ import annotations
@@ -28,51 +28,51 @@ from ..tasks import (
 from ..tasks.edits import AttemptEnd
 from ..tasks.errors import InvalidValue
 from ..tasks.store import Edit
-from .errors import INTERNAL_ERROR, OUTAGES, Again, ClientCannotAnswer, Failed, Pause, TaskCancelled
+from .errors import INTERNAL_ERROR, OUTAGES, ClientCannotAnswer, Pause, Retry, TaskCancelled, TaskFailed
 from .function import Function, Result
 
 INVALID_PARAMS = -32602
 
 OUTAGE_PAUSE = 1.0
-"""Seconds before a task runs again whose run met a storage that failed; twice that the next time."""
+"""Seconds until the next run after a storage failure interrupted a run. Each interruption doubles them."""
 
 MAX_INTERRUPTIONS = 5
-"""How often an interrupted task is run again without having made progress."""
+"""Maximum number of times that an interrupted task is run again if it makes no progress."""
 
 
 class Reason(StrEnum):
-    """Why perdure itself failed a task, as `data.reason` of its error."""
+    """Why perdure itself failed a task. The value is stored as `data.reason` of the task's error."""
 
     RETRIES_EXHAUSTED = "retries_exhausted"
     """The function failed, and has no retries left."""
     INTERRUPTED = "interrupted"
-    """Its worker was lost or stopped, and the function must not run twice."""
+    """The worker of the task was lost or stopped, and the function must not run twice."""
     INTERRUPTED_TOO_OFTEN = "interrupted_too_often"
-    """It was interrupted again and again without making progress."""
+    """The task was interrupted again and again without making progress."""
     INPUT_DEADLINE = "input_deadline"
-    """A question was not answered in time."""
+    """A question of the task was not answered in time."""
     EXPIRED = "expired"
-    """No worker started it again for 30 days."""
+    """No worker started the task again for 30 days."""
 
     def failure(self, message: str) -> Failure:
         return Failure.of(INTERNAL_ERROR, message, {"reason": self.value})
 
 
 class Stop(StrEnum):
-    """Why a run is told to end before its function has."""
+    """The reason for stopping a run before its function has returned."""
 
     CANCELLED = "cancelled"
-    """Somebody asked for it."""
+    """The task was cancelled."""
     TIMED_OUT = "timed out"
-    """It took longer than its function allows."""
+    """The attempt took longer than the timeout of its function."""
     SHUT_DOWN = "shut down"
-    """The worker stops, and had waited as long as it may."""
+    """The worker is stopping."""
     UNANSWERED = "unanswered"
-    """A question that it waits for was not answered in time."""
+    """A question of the run was not answered in time."""
     SUSPENDED = "suspended"
-    """Too many runs of this process wait for answers; it is run again when its question is answered."""
+    """Too many runs of this process wait for answers. The task runs again after its question is answered."""
     LEASE_LOST = "lease lost"
-    """Another holds the task, or nobody can any more. Nothing that this run does counts."""
+    """The claim was lost: another worker can claim the task, or the task has ended. The run cannot write."""
 
 
 class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,13 +81,13 @@ class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     end: AttemptEnd = AttemptEnd.FAILED
     after: float | None = None
-    """Seconds after which to run it again; None: the function's backoff, or at once if it was interrupted."""
+    """Seconds until the next run. None means the function's backoff or, after an interruption, no delay."""
     is_outage: bool = False
-    """Whether the storage failed: it is given some time, longer after each interruption."""
+    """Whether the storage failed. If so, the next run is delayed, longer after each interruption."""
 
 
 def ending_of(call: asyncio.Task[Result], stop: Stop | None, function: Function) -> Edit | None:
-    """What follows from a call that has ended, or was stopped and given up; None: the task is not ours."""
+    """Return the edit for a call that has ended or was abandoned, or None if the claim was lost."""
     if stop is Stop.LEASE_LOST:
         return None
     if not call.done() or call.cancelled():
@@ -103,7 +103,11 @@ def ending_of(call: asyncio.Task[Result], stop: Stop | None, function: Function)
 def _stopped(stop: Stop | None, function: Function) -> Edit:
     match stop:
         case None:
-            return finish(Failure.of(INTERNAL_ERROR, "the function was cancelled from within"))
+            return finish(
+                Failure.of(
+                    INTERNAL_ERROR, "the function raised CancelledError, although the task was not cancelled"
+                )
+            )
         case Stop.TIMED_OUT:
             reason = f"the function took longer than {function.timeout:g} seconds"
             return run_again_or_end(function, Unfinished(reason=reason))
@@ -120,11 +124,11 @@ def _stopped(stop: Stop | None, function: Function) -> Edit:
 
 def _raised(error: BaseException, function: Function) -> Edit:
     match error:
-        case Again(reason=reason, after=after):
+        case Retry(reason=reason, after=after):
             return run_again_or_end(function, Unfinished(reason=_storable(reason), after=after))
         case Pause():
-            return pause_until_answered(error)
-        case Failed(failure=failure):
+            return pause_until_answered(error, function)
+        case TaskFailed(failure=failure):
             return finish(failure)
         case _ if isinstance(error, OUTAGES):
             outage = Unfinished(reason=said_by(error), end=AttemptEnd.INTERRUPTED, is_outage=True)
@@ -140,7 +144,7 @@ def _raised(error: BaseException, function: Function) -> Edit:
 
 
 def finish(outcome: Outcome) -> Edit:
-    """End the task. The last message of the function goes: it describes a moment before the end."""
+    """Return an edit that ends the task. The edit also removes the function's last message as outdated."""
 
     def edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
         return edits.finish(task, outcome, now=now, config=config)
@@ -154,11 +158,13 @@ def _outcome_of(result: Result) -> Outcome:
     try:
         return Success.of(result)
     except InvalidValue as error:
-        return Failure.of(INTERNAL_ERROR, f"the function returned what JSON cannot express: {error}")
+        return Failure.of(
+            INTERNAL_ERROR, f"the function returned a value that cannot be stored as JSON: {error}"
+        )
 
 
 def said_by(error: BaseException) -> str:
-    """An exception in a few words, even where it cannot say them itself."""
+    """Return the type and the text of an exception, or only its type if it cannot be converted to text."""
     try:
         text = f"{type(error).__name__}: {error}".removesuffix(": ")
     except Exception:
@@ -171,10 +177,9 @@ def _storable(text: str) -> str:
 
 
 def run_again_or_end(function: Function | None, attempt: Unfinished) -> Edit:
-    """Release the task to be run again, or end it if it may not be.
+    """Return an edit that releases the task to be run again, or ends it if it must not run again.
 
-    Without the function, which only another worker may know, the task is released, and the worker that
-    claims it decides.
+    If this worker does not have the function, the task is released, and the worker that claims it decides.
     """
 
     def edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
@@ -201,7 +206,7 @@ def run_again_or_end(function: Function | None, attempt: Unfinished) -> Edit:
 
 
 def unless_cancelled(edit: Edit) -> Edit:
-    """Cancel the task instead, if that was asked for."""
+    """Return an edit that cancels the task if that was requested, or otherwise applies `edit`."""
 
     def cancel_or_edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
         if task.cancel_requested_at is not None:
@@ -212,13 +217,13 @@ def unless_cancelled(edit: Edit) -> Edit:
 
 
 def refusal_to_start(function: Function, task: TaskRecord, now: Micros) -> Failure | None:
-    """Return why a released task may not be started again; None: it may."""
+    """Return the failure of a released task that must not be started again, or None if it may be started."""
     why = task.last_failure or "the last attempt failed"
     if task.failures > function.retries:
         tried = f" (attempt {task.failures} of {function.retries + 1})" if function.retries else ""
         return Reason.RETRIES_EXHAUSTED.failure(f"{why}{tried}")
     if not function.restart and task.attempts > task.failures:
-        return Reason.INTERRUPTED.failure(f"{why}, and it must not run twice")
+        return Reason.INTERRUPTED.failure(f"{why}, and the function must not run twice (restart=False)")
     if task.interruptions > MAX_INTERRUPTIONS:
         times = f"{task.interruptions} times without progress"
         return Reason.INTERRUPTED_TOO_OFTEN.failure(f"interrupted too often: {why} ({times})")
@@ -226,7 +231,7 @@ def refusal_to_start(function: Function, task: TaskRecord, now: Micros) -> Failu
 
 
 def expiry_of(task: TaskRecord, now: Micros) -> Failure | None:
-    """Return the failure of a released task that no worker has started again for too long."""
+    """Return the failure of a released task that no worker has started again for too long, or None."""
     if not expiry_and_deadlines.is_abandoned(task, now):
         return None
     days = expiry_and_deadlines.ABANDONED_AFTER // 86_400_000_000
@@ -241,8 +246,11 @@ def end_unanswered(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRe
 
 
 def _end_unanswered_run(function: Function) -> Edit:
-    """Fail the task of a run that waited too long; run it again if the answer has come meanwhile."""
-    answered = Unfinished(reason="the answer came at its deadline", end=AttemptEnd.INTERRUPTED)
+    """Return an edit for a run that waited for an answer until the deadline of its question.
+
+    The edit fails the task. If an answer has arrived just in time, it releases the task to be run again.
+    """
+    answered = Unfinished(reason="the answer arrived at its deadline", end=AttemptEnd.INTERRUPTED)
 
     def edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
         ended = end_unanswered(task, now, config)
@@ -252,23 +260,29 @@ def _end_unanswered_run(function: Function) -> Edit:
 
 
 def end_task(task: TaskRecord, failure: Failure, now: Micros, config: StoreConfig) -> TaskRecord:
-    """Fail a task with an error that perdure decided on."""
+    """Fail a task with an error that perdure itself reports."""
     message = failure.message[: config.max_message_length]
     return edits.finish(task, msgspec.structs.replace(failure, message=message), now=now, config=config)
 
 
-_POINTLESS = Failure.of(INTERNAL_ERROR, "the function paused for what is answered already")
+_POINTLESS = Failure.of(
+    INTERNAL_ERROR,
+    "the function raised Pause, but all its questions are already answered; use a new key for a new question",
+)
 
 
-def pause_until_answered(pause: Pause) -> Edit:
-    """Ask and let go: the answers put the task back into its queue."""
+def pause_until_answered(pause: Pause, function: Function) -> Edit:
+    """Return an edit that asks the questions of `pause` and releases the task.
+
+    When all of them are answered, the task returns to its queue.
+    """
 
     def edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
         if pause.variables:
             task = edits.set_variables(task, pause.variables, now=now, config=config)
         if pause.checkpoint:
             task = edits.save_checkpoint(task, pause.checkpoint, now=now, config=config)
-        asked = ask_new(task, pause.requests, now, config)
+        asked = ask_new(task, function.with_deadlines(pause.requests), now, config)
         if not any(key in asked.outstanding for key in pause.requests):
             return edits.finish(asked, _POINTLESS, now=now, config=config)
         return edits.release(asked, now=now, config=config)
@@ -277,7 +291,7 @@ def pause_until_answered(pause: Pause) -> Edit:
 
 
 def check_askable(task: TaskRecord, requests: Mapping[str, InputRequest]) -> None:
-    """Raise ClientCannotAnswer if neither the client of the task nor an operator can be asked this."""
+    """Raise ClientCannotAnswer if neither the client of the task nor an operator can be asked a question."""
     for request in requests.values():
         capability = inputs.capability_of(request.kind, request.params)
         if not (task.operators_answer or task.can_ask(capability)):
@@ -287,7 +301,7 @@ def check_askable(task: TaskRecord, requests: Mapping[str, InputRequest]) -> Non
 def ask_new(
     task: TaskRecord, requests: Mapping[str, InputRequest], now: Micros, config: StoreConfig
 ) -> TaskRecord:
-    """Ask what the task never asked before. Raises ClientCannotAnswer if its client cannot be asked it."""
+    """Ask the questions that are new. Raise ClientCannotAnswer if the client cannot be asked one of them."""
     inputs.check_repeated(task.inputs, requests)
     new = {key: request for key, request in requests.items() if key not in task.inputs}
     check_askable(task, new)
@@ -295,7 +309,7 @@ def ask_new(
 
 
 def _next_run(function: Function | None, task: TaskRecord, attempt: Unfinished, now: Micros) -> Micros | None:
-    """Return when the task is due again; None: at once, by any clock."""
+    """Return the time at which the task is due again. None means at once, whatever the clocks show."""
     after = attempt.after
     if attempt.is_outage:
         after = OUTAGE_PAUSE * 2**task.interruptions

@@ -1,19 +1,19 @@
-"""What can go wrong in running tasks, as one tree.
+"""The errors of running tasks.
 
     PerdureError
-    ├── CredentialsNotStored   raised by `get_access_token` and others: the server had no key to store them
+    ├── CredentialsNotStored   the caller's credentials were not stored, because there was no key
     └── RunError
-        ├── UnknownFunction    no function of this name is registered here
-        ├── QueueFull          too many tasks wait for a worker (retryable)
-        ├── Again              raised by a function: this attempt failed, run me once more
-        ├── Failed             raised by a function: end the task with this JSON-RPC error
-        ├── Pause              raised by a function: ask this, let go, run me again when it is answered
-        ├── TooManyWaiting     raised by `task.ask`: too many runs of this process wait for answers already
-        ├── ClientCannotAnswer raised by `task.elicit` and others: the client did not declare this
-        ├── InputFailed        raised by `task.elicit` and others: the client answered with a JSON-RPC error
-        └── TaskCancelled      raised in a plain function that asks whether it was cancelled, and was
+        ├── UnknownFunction    no function with this name is registered in this process
+        ├── QueueFull          too many tasks are queued (retryable)
+        ├── Retry              raised by a function: this attempt failed; run the function again
+        ├── TaskFailed         raised by a function: end the task with this JSON-RPC error
+        ├── Pause              raised by a function: ask questions; run the function again with the answers
+        ├── TooManyWaiting     too many runs of this process are waiting for answers (retryable)
+        ├── ClientCannotAnswer the client did not declare that it can answer such a question
+        ├── InputFailed        the client answered a question with a JSON-RPC error
+        └── TaskCancelled      raised by `task.check_cancelled()` if the task was cancelled
 
-ClaimLost is an error of tasks: it is what a store answers to a worker that no longer holds the task.
+A worker that lost its claim on a task gets ClaimLost, which is one of the errors of `perdure.tasks.errors`.
 """
 
 from __future__ import annotations
@@ -31,24 +31,25 @@ from ..storage.errors import (
     StorageReadOnly,
     StorageUnavailable,
 )
+from ..storage.time_types import Duration, to_seconds
 from ..tasks.canonical_json import JsonLike
 from ..tasks.errors import ClaimLost, InvalidValue
 from ..tasks.inputs import Capability, InputError, InputKind, InputRequest
 from ..tasks.task_record import Failure
 
 OUTAGES = (StorageBusy, StorageClosed, StorageFailed, StorageFull, StorageReadOnly, StorageUnavailable)
-"""Storage failures that interrupt a run: the work itself has not failed."""
+"""The storage failures that interrupt a run. They do not count as failures of its function."""
 
 INTERNAL_ERROR = -32603
-MOST_SECONDS = 100 * 365 * 24 * 3600.0
+MAX_RETRY_SECONDS = 100 * 365 * 24 * 3600.0
 
 
 class RunError(PerdureError):
-    """Something about running a task."""
+    """The base class of errors about running tasks."""
 
 
 class CredentialsNotStored(PerdureError, RuntimeError):
-    """Raised when a function uses credentials of its caller that could not be stored, without a key.
+    """Raised when a function uses credentials of its caller that were not stored, because there was no key.
 
     FastMCP reads the token for its own spans too, and expects a RuntimeError if that is not possible.
     """
@@ -56,44 +57,49 @@ class CredentialsNotStored(PerdureError, RuntimeError):
     def __init__(self, task_id: str) -> None:
         super().__init__(
             f"the caller's credentials were not stored with task {task_id}, because the server that received "
-            "the call has no encryption key; make one with: perdure key, and set PERDURE_ENCRYPTION_KEY"
+            "the call has no encryption key; set PERDURE_ENCRYPTION_KEY to a key from `perdure key`"
         )
 
 
 class UnknownFunction(RunError):
-    """No function of this name is registered here."""
+    """Raised when no function with this name is registered in this process."""
 
     def __init__(self, name: str, known: list[str]) -> None:
-        super().__init__(f"there is no function {name!r}; registered are {', '.join(known) or 'none'}")
+        super().__init__(
+            f"no function is registered as {name!r}; registered functions: {', '.join(known) or 'none'}"
+        )
         self.name = name
 
 
 class QueueFull(RunError):
-    """Too many tasks wait for a worker already. Nothing was created."""
+    """Raised when too many tasks are queued (`max_queued`). No task was created."""
 
     retryable = True
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"{limit} tasks wait for a worker, which is the maximum; try again later")
+        super().__init__(f"the queue is full (max_queued is {limit}); try again later")
         self.limit = limit
 
 
-class Again(RunError):
-    """Raised by a function: this attempt failed, and another may succeed.
+class Retry(RunError):
+    """Raised by a function whose attempt failed, and may succeed if it is repeated.
 
-    It is run again, after its backoff or `after` seconds, while it has retries left; then the task fails.
+    If the function has retries left, it runs again after its backoff, or after `after`. Otherwise the task
+    fails.
     """
 
-    def __init__(self, reason: str, *, after: float | None = None) -> None:
+    def __init__(self, reason: str, *, after: Duration | None = None) -> None:
         super().__init__(reason)
-        if after is not None and not 0 <= after <= MOST_SECONDS:
-            raise InvalidValue("after", f"must be from 0 to {MOST_SECONDS:g} seconds, not {after}")
+        seconds = None if after is None else to_seconds(after)
+        if seconds is not None and not 0 <= seconds <= MAX_RETRY_SECONDS:
+            limits = f"between 0 and {MAX_RETRY_SECONDS:.0f} seconds (100 years)"
+            raise InvalidValue("after", f"must be {limits}, not {seconds}")
         self.reason = str(reason)
-        self.after = after
+        self.after = seconds
 
 
-class Failed(RunError):
-    """Raised by a function: end the task as failed, with this JSON-RPC error to the letter."""
+class TaskFailed(RunError):
+    """Raised by a function to fail its task with exactly this JSON-RPC error."""
 
     def __init__(self, code: int, message: str, data: JsonLike | UnsetType = UNSET) -> None:
         super().__init__(message)
@@ -101,7 +107,7 @@ class Failed(RunError):
 
 
 def is_signal(error: BaseException) -> bool:
-    """Return whether an exception says how the run of its function ends, and is not a mistake."""
+    """Return whether an exception is meant for the runtime, and is not a mistake in the function."""
     if not isinstance(error, PerdureError):
         return False
     return isinstance(error, (RunError, ClaimLost, *OUTAGES)) or error.retryable
@@ -112,23 +118,24 @@ class HiddenError(Exception):
 
 
 def loggable(error: BaseException, *, is_encrypted: bool) -> BaseException:
-    """Return the exception to log: without its text, and what caused it, if the task is encrypted."""
+    """Return the exception to log. If the task is encrypted, omit the text and the cause of `error`."""
     if not is_encrypted:
         return error
     hidden = HiddenError(f"{type(error).__name__}; its text is not logged, because the task is encrypted")
     return hidden.with_traceback(error.__traceback__)
 
 
-def exited(error: SystemExit) -> Failed:
-    """A function that calls `exit` ends its task, not the event loop and all other work with it."""
-    return Failed(INTERNAL_ERROR, f"the function called exit({error.code})")
+def exited(error: SystemExit) -> TaskFailed:
+    """Return the error for a function that called `exit`, which must end its task, but not the process."""
+    return TaskFailed(INTERNAL_ERROR, f"the function called exit({error.code})")
 
 
 class Pause(RunError):
-    """Raised by a function: ask the client and let go of the worker, for a minute or a month.
+    """Raised by a function to ask the client questions, and to end its run until all are answered.
 
-    When all is answered the function is run again, from the start, and finds the answers. That does not
-    count as another attempt. Use `task.ask` instead to wait in place.
+    A question has its own deadline or, by default, the `input_deadline` of the function or the task's ttl.
+    When all questions are answered, the function runs again from its start, and finds the answers. That does
+    not count as another attempt. To wait for the answers without ending the run, use `task.ask`.
     """
 
     def __init__(
@@ -138,45 +145,53 @@ class Pause(RunError):
         variables: Mapping[str, JsonLike] = {},
         checkpoint: Mapping[str, JsonLike] = {},
     ) -> None:
-        super().__init__(f"waiting for {', '.join(requests)}")
+        super().__init__(f"waiting for answers to {', '.join(requests)}")
         self.requests = requests
         self.variables = variables
         self.checkpoint = checkpoint
 
 
 class ClientCannotAnswer(RunError):
-    """The client did not declare that it can be asked this, and nobody else may answer.
+    """Raised when a client did not declare that it can answer a question, and operators may not answer it.
 
-    `capability` is what it would have to declare.
+    `capability` is the capability that the client would have to declare.
     """
 
     def __init__(self, kind: InputKind, capability: Capability) -> None:
-        super().__init__(f"the client cannot answer {kind.value}: it did not declare {capability.value}")
+        super().__init__(
+            f"the client cannot answer {kind.value}: it did not declare the capability {capability.value}"
+        )
         self.kind = kind
         self.capability = capability
 
 
 class InputFailed(RunError):
-    """The client answered a question with a JSON-RPC error."""
+    """Raised when the client answered a question with a JSON-RPC error."""
 
     def __init__(self, key: str, error: InputError) -> None:
-        super().__init__(f"the client answered {key!r} with error {error.code}: {error.message}")
+        super().__init__(f"the client answered question {key!r} with error {error.code}: {error.message}")
         self.key = key
         self.error = error
 
 
 class TooManyWaiting(RunError):
-    """Too many runs of this process wait for answers, and this one cannot pause: it must not run twice."""
+    """Raised when too many runs of this process wait for answers, and one more cannot be suspended.
+
+    A run of a function that must not run twice (`restart=False`) cannot be suspended.
+    """
 
     retryable = True
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"max_input_waits is reached: {limit} run(s) of this process wait for answers")
+        super().__init__(
+            f"too many runs of this process are waiting for answers (max_waiting_runs is {limit}); "
+            "try again later"
+        )
         self.limit = limit
 
 
 class TaskCancelled(RunError):
-    """Raised by `task.check_cancelled()`: somebody wants the task to end."""
+    """Raised by `task.check_cancelled()` if the task was cancelled."""
 
     def __init__(self) -> None:
         super().__init__("the task was cancelled")

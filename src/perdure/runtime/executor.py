@@ -1,7 +1,7 @@
-"""The port through which claimed work is done, and the executor that does it in this process.
+"""`Executor`, the interface for running claimed tasks, and the executor that runs them in this process.
 
-An executor is free in where it runs the work. It does not keep the lease: that lives in the storage, and
-whoever does the work extends it, writes under it, and ends the task with it, as `Run` does.
+An executor may run a task anywhere. The code that runs the task has to renew its lease, include the lease in
+every write of the task, and end both together, as `Run` does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .slots import Slot
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A claimed task, what to run for it, and its place among the running."""
+    """A claimed task, the function to run for it, and the slot of the run."""
 
     claim: Claim
     function: Function
@@ -29,22 +29,22 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Executor(ABC):
-    """Does claimed work."""
+    """Runs claimed tasks."""
 
     @abstractmethod
     async def submit(self, job: Job) -> None:
-        """Do it. Returns when the run is over and what came of it is written, or cannot be any more.
+        """Run a task. Return when the run has ended, and its outcome is stored or can no longer be stored.
 
-        Raises only if the work was not begun: then it is handed back.
+        Raise an error only if the function was not started; the task is then handed back.
         """
 
     @abstractmethod
     def cancel(self, task_id: TaskId, why: Stop) -> None:
-        """Make a run end, if it is here. Returns at once; repeating it changes nothing."""
+        """Stop the run of a task if this executor has one. Return at once. Repeated calls change nothing."""
 
 
 class InProcessExecutor(Executor):
-    """Coroutine functions in the event loop, plain ones in threads."""
+    """Runs coroutine functions in the event loop, and plain functions in threads."""
 
     def __init__(self, store: TaskStore, config: RuntimeConfig) -> None:
         self._store = store

@@ -1,7 +1,8 @@
-"""A task while one claim holds it: what it is by now, and writing it under the fence of the lease.
+"""`Hold` keeps the newest known state of a claimed task, and writes changes of the task.
 
-Every write commits the task together with the very lease that was written last, so after another has taken
-the task, none is accepted. A write whose answer was lost is not mistaken for that: a lease says whose it is.
+Every write also replaces the lease of the claim, in the same commit. It is refused if the stored lease is not
+the one that this claim wrote last. So no write is accepted after another worker has claimed the task. If the
+response to a write was lost, the stored lease still contains the name of the claim.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ WRITE_ATTEMPTS = 10
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """A task that was claimed, and the lease that says so."""
+    """A claimed task, and the lease of the claim."""
 
     snapshot: Snapshot
     lease: Record
     holder: Holder
 
 
-DOUBTS = (0.0, 0.5, 2.0)
-"""Seconds between the looks for a claim of which it is not known whether it was written."""
+FIND_OUT_DELAYS = (0.0, 0.5, 2.0)
+"""Seconds before each read that checks whether a claim was stored."""
 
 
 async def find_out(claim: Claim, store: TaskStore) -> Claim | None:
-    """A claim whose answer was lost, as it was written; None where it was not, as far as can be seen."""
-    for pause in DOUBTS:
-        await asyncio.sleep(pause)
+    """Return a claim as it is stored, or None if it is not found. Its write may have failed."""
+    for delay in FIND_OUT_DELAYS:
+        await asyncio.sleep(delay)
         with suppress(StorageError):
             task, lease = await store.storage.get_many(
                 (claim.snapshot.record.address, claim.lease.address), now=store.clock()
@@ -50,7 +51,7 @@ async def find_out(claim: Claim, store: TaskStore) -> Claim | None:
 
 
 class Hold:
-    """Belongs to one event loop. `on_change` is called when the task is seen to have changed."""
+    """A claimed task, used in one event loop. `on_change` is called when its newest known state changes."""
 
     def __init__(self, claim: Claim, store: TaskStore, on_change: Callable[[], None]) -> None:
         self.snapshot = claim.snapshot
@@ -64,19 +65,19 @@ class Hold:
 
     @property
     def age(self) -> float:
-        """Seconds since the lease was extended, by a clock that nobody sets."""
+        """Seconds since the lease was renewed, by a monotonic clock."""
         return asyncio.get_running_loop().time() - self._extended_at
 
     @property
     def is_overdue(self) -> bool:
-        """Whether the lease has run out, by the clock, so that another may have taken it."""
+        """Whether the lease has expired by the clock, so that another worker may have claimed the task."""
         return self._lease.wake_at is None or self._lease.wake_at <= self._store.clock()
 
     async def write(self, edit: Edit) -> None:
-        """Write an edit of the task; the lease is extended, or given up with the task, in the same commit."""
+        """Write an edit of the task. The same commit renews the lease, or gives it up with the task."""
         async with self._lock:
             for attempt in range(1, WRITE_ATTEMPTS + 1):
-                if not self.snapshot.task.is_claimed:  # it was ended, or given back
+                if not self.snapshot.task.is_claimed:  # it was ended or released
                     raise ClaimLost
                 try:
                     following = await self._store.edit(self.snapshot, edit, lease=self._lease_after)
@@ -93,7 +94,7 @@ class Hold:
                     return
 
     async def extend(self) -> None:
-        """The heartbeat: a few hundred bytes, whatever the task holds, in conflict with no writer of it."""
+        """Renew the lease, which is a small record of its own: the task itself is not written."""
         async with self._lock:
             while True:
                 change = self._holder.extend(self._lease)
@@ -104,8 +105,10 @@ class Hold:
                     raise ClaimLost
 
     async def look(self) -> None:
-        """See what others have written. ClaimLost where the task is gone, or was ended by another, or was
-        written by a newer version of perdure or with a new key, so that other workers recover it.
+        """Read the task, which other processes may have changed.
+
+        Raise ClaimLost if the task was deleted or has ended. Also raise ClaimLost if a newer version of
+        perdure wrote the task or a key is missing. In that case, other workers recover the task.
         """
         found = await self._store.storage.get(self.snapshot.record.address, now=self._store.clock())
         if found is None:
@@ -143,7 +146,7 @@ class Hold:
             self._on_change()
 
     async def _is_ours(self) -> bool:
-        """Whether the lease is ours, though it is not what we wrote last as far as we know."""
+        """Return whether the stored lease still belongs to this claim. If so, use it from now on."""
         found = await self._store.storage.get(self._lease.address, now=self._store.clock())
         if found is None or not self._holder.holds(found):
             return False

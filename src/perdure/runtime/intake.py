@@ -1,8 +1,8 @@
-"""Intake: what a worker takes from the queues, when, and how it keeps out of the other workers' way.
+"""Intake: a worker claims queued tasks while it has free slots, and avoids collisions with other workers.
 
-A worker that is alone takes the oldest first. One that meets others chooses by chance from ever more of the
-oldest, so that a crowd does not run at the same tasks. It goes on taking many at once, because an engine
-groups them: taking fewer was tried, and was slower.
+Without collisions, a worker claims the oldest tasks first. After each collision, it chooses at random from a
+larger number of the oldest tasks, so that workers rarely try to claim the same task. It still claims many
+tasks at once, because a storage engine groups these commits. Claiming fewer tasks was slower in measurements.
 """
 
 from __future__ import annotations
@@ -15,39 +15,35 @@ from random import sample, shuffle, uniform
 
 import anyio
 
-from ..storage import Address, Record
+from ..storage import Record
 from ..storage.errors import NotReadableHere
-from ..storage.limits import MAX_PAGE_RECORDS
 from ..storage.time_types import to_seconds
 from ..tasks import TaskStore
 from ..tasks.edits import run_lane
 from ..tasks.errors import TaskError
-from ..tasks.stored_task import TASKS
-from .claiming import REFUSED, AttendantSilent, Claimer
+from ..tasks.task_snapshot import TASKS
+from .claims import REFUSED, AttendantLate, Claimer
 from .config import RuntimeConfig
 from .executor import Job
 from .function import Function, Functions
+from .lane import ERROR_PAUSE, Lane
 from .slots import Slots
 
 log = logging.getLogger("perdure.runtime")
 
-AT_ONCE = 16
-"""Claims that are made together, so that an engine can group them."""
-MOST_SPREAD = 64
-BROKEN = 30.0
-"""Seconds for which a task that cannot be claimed is passed over."""
-NOT_READABLE_PAUSE = 3600.0
-"""Seconds for which a task is ignored that a newer version of perdure wrote, or whose key is missing."""
-COLLIDED = 0.004
-"""Seconds for which a worker that met another waits, at most."""
-GAP = 0.025
-"""Seconds between two looks at empty queues, at least; a millisecond more for each queue."""
-APART = 0.01
-"""Seconds by which workers that are woken together look apart."""
+MAX_CLAIMS_AT_ONCE = 16
+"""Maximum number of tasks that are claimed together, so that an engine can group the commits."""
+MAX_SPREAD = 64
+COLLISION_DELAY = 0.004
+"""Maximum number of seconds for which a worker waits after a collision with another worker."""
+MIN_READ_INTERVAL = 0.025
+"""Minimum number of seconds between two reads of empty queues; a millisecond is added for each queue."""
+READ_JITTER = 0.01
+"""Maximum number of seconds by which the reads of workers that wake up together are spread."""
 
 
 class Intake:
-    """Claims what waits, while there are slots."""
+    """Claims queued tasks while there are free slots."""
 
     def __init__(
         self,
@@ -56,7 +52,7 @@ class Intake:
         claimer: Claimer,
         slots: Slots,
         config: RuntimeConfig,
-        begin: Callable[[Job], None],
+        start: Callable[[Job], None],
     ) -> None:
         self._store = store
         self._functions = functions
@@ -64,30 +60,32 @@ class Intake:
         self._slots = slots
         self._poll_interval = to_seconds(config.queue_poll_interval)
         self._heartbeat = to_seconds(config.heartbeat_interval)
-        self._begin = begin
+        self._start = start
         self._spread = 0
-        self._avoided: dict[tuple[Address, int], float] = {}
+        self._lanes: dict[str, Lane] = {}
         self._is_starved = False
+        self._not_readable: list[tuple[str, NotReadableHere]] = []
+        """The tasks that were found unreadable since the last log line, and why."""
         self._wake = asyncio.Event()
         slots.on_free = self._slot_freed
 
     async def listen(self) -> None:
-        """Note when a task may have become due, in this process or another. Never returns."""
+        """Wake `claim_and_wait` when a task may have become due, in any process. Never returns."""
         async with self._store.storage.watch(TASKS, only_lanes=True) as watch:
             while True:
                 await watch.changed()
                 self._wake.set()
-                await asyncio.sleep(GAP)  # a storage that changes all the time wakes us now and then
+                await asyncio.sleep(MIN_READ_INTERVAL)  # however often the storage changes
 
     async def claim_and_wait(self) -> None:
-        """Claim what there is and there is room for, then wait until there may be more."""
+        """Claim queued tasks until no task or no slot is left. Then wait until there may be both."""
         loop = asyncio.get_running_loop()
         await self._claim_all()
         looked_at = loop.time()
         await self._woken()
         if not self._is_starved:
-            rest = looked_at + GAP + 0.001 * len(self._functions) - loop.time()
-            await asyncio.sleep(max(0.0, rest) + uniform(0, APART))
+            rest = looked_at + MIN_READ_INTERVAL + 0.001 * len(self._functions) - loop.time()
+            await asyncio.sleep(max(0.0, rest) + uniform(0, READ_JITTER))
 
     async def _woken(self) -> None:
         try:
@@ -102,100 +100,103 @@ class Intake:
             self._wake.set()
 
     async def _claim_all(self) -> None:
-        """Some of each function, in turn, until nothing is left or there is no room."""
+        """Claim tasks of each function in turn, until no task or no slot is left."""
         rest = list(self._functions.values())
-        while rest:
-            shuffle(rest)
-            rest = [function for function in rest if await self._claim_some(function)]
+        try:
+            while rest:
+                shuffle(rest)
+                rest = [function for function in rest if await self._claim_some(function)]
+        finally:
+            self._log_not_readable()
         self._is_starved = any(self._slots.free(function) < 1 for function in self._functions.values())
 
+    def _log_not_readable(self) -> None:
+        """Log the tasks that this process cannot read, which may be many: one line for each kind of error."""
+        tasks, self._not_readable = self._not_readable, []
+        for kind in dict.fromkeys(type(error) for _, error in tasks):
+            (key, error), *others = [each for each in tasks if type(each[1]) is kind]
+            which = f"{len(others) + 1} tasks, such as {key}," if others else f"task {key}"
+            log.warning("leaving %s for other workers: %s", which, error)
+
     async def _claim_some(self, function: Function) -> bool:
-        """Claim as many as there are slots for; whether it is worth while to go on."""
-        room = min(self._slots.free(function), AT_ONCE)
+        """Claim tasks for the free slots. Return whether there may be more to claim."""
+        room = min(self._slots.free(function), MAX_CLAIMS_AT_ONCE)
         if room < 1:
             return False
-        waiting = await self._waiting(function, room + self._spread)
+        waiting = await self._lane_of(function).due(self._store.clock(), room + self._spread)
         chosen = sample(waiting, min(room, len(waiting))) if self._spread else waiting[:room]
-        met = await self._claim_each(chosen, function)
-        is_crowded = _Met.OTHERS in met
+        results = await self._claim_each(chosen, function)
+        is_crowded = _ClaimResult.LOST in results
         self._adapt(is_crowded=is_crowded)
-        await asyncio.sleep(uniform(0, COLLIDED) if is_crowded else 0)
-        return is_crowded or _Met.NOBODY in met or _Met.NOT_READABLE in met
+        await asyncio.sleep(uniform(0, COLLISION_DELAY) if is_crowded else 0)
+        return is_crowded or _ClaimResult.DONE in results or _ClaimResult.NOT_READABLE in results
 
-    async def _waiting(self, function: Function, count: int) -> list[Record]:
-        """The oldest that wait for this function, without those that we tried in vain or just took."""
-        now = self._store.clock()
-        limit = min(MAX_PAGE_RECORDS, count + len(self._avoided))
-        lane = run_lane(self._store.application, function.name)
-        found = await self._store.storage.due(lane, until=now, limit=limit, now=now)
-        if not self._avoided:
-            return found
-        at = asyncio.get_running_loop().time()
-        self._avoided = {place: until for place, until in self._avoided.items() if until > at}
-        return [each for each in found if (each.address, each.version) not in self._avoided][:count]
+    def _lane_of(self, function: Function) -> Lane:
+        if function.name not in self._lanes:  # functions may be added while a worker runs
+            name = run_lane(self._store.application, function.name)
+            self._lanes[function.name] = Lane(self._store.storage, name)
+        return self._lanes[function.name]
 
-    async def _claim_each(self, chosen: Sequence[Record], function: Function) -> list[_Met]:
-        """Claim all of these at once. Whatever happens, a claim that is made is begun."""
-        met: list[_Met | BaseException] = []
+    async def _claim_each(self, chosen: Sequence[Record], function: Function) -> list[_ClaimResult]:
+        """Claim these tasks concurrently. Claimed tasks are started even if this call is cancelled."""
+        results: list[_ClaimResult | BaseException] = []
         with anyio.CancelScope(shield=True):
             claims = (self._claim(each, function) for each in chosen)
-            met += await asyncio.gather(*claims, return_exceptions=True)
-        for error in met:
+            results += await asyncio.gather(*claims, return_exceptions=True)
+        for error in results:
             if isinstance(error, BaseException):
                 raise error
-        return [each for each in met if isinstance(each, _Met)]
-
-    def _avoid(self, waiting: Record, seconds: float) -> None:
-        """Do not try this version of it for so long: the index may lag, or the task may be broken."""
-        if seconds:
-            self._avoided[waiting.address, waiting.version] = asyncio.get_running_loop().time() + seconds
+        return [each for each in results if isinstance(each, _ClaimResult)]
 
     def _adapt(self, *, is_crowded: bool) -> None:
-        """Choose from more at each collision, from a little less without."""
-        self._spread = min(MOST_SPREAD, 2 * self._spread + 8) if is_crowded else max(0, self._spread - 1)
+        """Choose from more tasks after a collision, and from one fewer without a collision."""
+        self._spread = min(MAX_SPREAD, 2 * self._spread + 8) if is_crowded else max(0, self._spread - 1)
 
-    async def _claim(self, waiting: Record, function: Function) -> _Met:
-        """Claim this one and begin it."""
+    async def _claim(self, waiting: Record, function: Function) -> _ClaimResult:
+        """Claim a task and start it."""
         slot = self._slots.take(function)
         if slot is None:
-            return _Met.TROUBLE
-        self._avoid(waiting, 2 * self._store.storage.lag)
+            return _ClaimResult.POSTPONED
+        lane = self._lane_of(function)
+        if self._store.storage.lag:
+            lane.skip(waiting, 2 * self._store.storage.lag)
         try:
             claim = await self._claimer.claim(waiting, function)
         except BaseException as error:
-            slot.give_back()
-            return self._refused(waiting, error)
+            slot.release()
+            return self._refused(waiting, lane, error)
         if claim is None:
-            slot.give_back()
+            slot.release()
         else:
-            self._begin(Job(claim, function, slot))
-        return _Met.NOBODY
+            self._start(Job(claim, function, slot))
+        return _ClaimResult.DONE
 
-    def _refused(self, waiting: Record, error: BaseException) -> _Met:
-        """What a claim met that failed."""
+    def _refused(self, waiting: Record, lane: Lane, error: BaseException) -> _ClaimResult:
+        """Return the result of a claim that raised this error."""
         if isinstance(error, REFUSED):
-            return _Met.OTHERS
-        if isinstance(error, AttendantSilent):
-            self._avoid(waiting, self._heartbeat)
-            return _Met.TROUBLE
+            return _ClaimResult.LOST
+        if isinstance(error, AttendantLate):
+            lane.skip(waiting, self._heartbeat)
+            return _ClaimResult.POSTPONED
         if isinstance(error, NotReadableHere):
-            log.warning("task %s is left to other workers: %s", waiting.key, error)
-            self._avoid(waiting, NOT_READABLE_PAUSE)
-            return _Met.NOT_READABLE
+            self._not_readable.append((waiting.key, error))
+            lane.skip(waiting)
+            return _ClaimResult.NOT_READABLE
         if not isinstance(error, TaskError):
             raise error
-        log.error("task %s cannot be claimed", waiting.key, exc_info=error)
-        self._avoid(waiting, BROKEN)
-        return _Met.TROUBLE
+        log.error("could not claim task %s", waiting.key, exc_info=error)
+        lane.skip(waiting, ERROR_PAUSE)
+        return _ClaimResult.POSTPONED
 
 
-class _Met(Enum):
-    """Whom a claim met."""
+class _ClaimResult(Enum):
+    """The result of an attempt to claim a task."""
 
-    NOBODY = auto()
-    OTHERS = auto()
-    """Another worker was quicker."""
-    TROUBLE = auto()
-    """No use in trying again at once."""
+    DONE = auto()
+    """The task was claimed, or was ended because it must not run."""
+    LOST = auto()
+    """Another worker was faster."""
+    POSTPONED = auto()
+    """The task cannot be claimed now. An immediate retry would not help."""
     NOT_READABLE = auto()
-    """This process cannot read the task, and what waits behind it can be claimed."""
+    """This process cannot read the task. It is skipped, so the tasks behind it can be claimed."""

@@ -1,27 +1,54 @@
-"""A lane of the queue, read past the records that only a newer version of perdure can handle."""
+"""Reads a storage lane (a timer queue), and skips the records that this process cannot handle now."""
 
 from __future__ import annotations
 
-from ..storage import Address, Micros, Record, Storage
+import asyncio
+import math
+
+from ..storage import Address, LanePosition, Micros, Record, Storage, is_last_page
 from ..storage.limits import MAX_PAGE_RECORDS
+
+NOT_READABLE_PAUSE = 3600.0
+"""Seconds for which a record is skipped if a newer version of perdure wrote it or its key is missing."""
+ERROR_PAUSE = 30.0
+"""Seconds for which a record is skipped if it could not be handled because of an error."""
+MAX_START_AGE = 60.0
+"""Seconds after which a lane is read from its start again, in case a record was added there."""
 
 
 class Lane:
-    """Reads what is due in one lane, without the records that `leave` was called with."""
+    """Reads the due records of one lane, except those that are skipped."""
 
-    def __init__(self, storage: Storage, name: str, batch: int) -> None:
+    def __init__(self, storage: Storage, name: str) -> None:
         self._storage = storage
         self._name = name
-        self._batch = batch
-        self._left: set[tuple[Address, int]] = set()
-        """Records that are due, by version."""
+        self._skipped: dict[tuple[Address, int], float] = {}
+        """For each version of a record: the time until which it is skipped, by the event loop's clock."""
+        self._start: LanePosition | None = None
+        """All records up to this position are skipped, so reading starts after it."""
+        self._start_expires = math.inf
 
-    async def due(self, now: Micros) -> list[Record]:
-        limit = min(MAX_PAGE_RECORDS, self._batch + len(self._left))
-        found = await self._storage.due(self._name, until=now, limit=limit, now=now)
-        self._left &= {(record.address, record.version) for record in found}
-        return [record for record in found if (record.address, record.version) not in self._left]
+    def skip(self, record: Record, seconds: float = NOT_READABLE_PAUSE) -> None:
+        """Do not return this version of a record for the next `seconds`."""
+        self._skipped[record.address, record.version] = asyncio.get_running_loop().time() + seconds
 
-    def leave(self, record: Record) -> None:
-        """Skip this version of a record from now on."""
-        self._left.add((record.address, record.version))
+    async def due(self, now: Micros, count: int) -> list[Record]:
+        """Return up to `count` records that are due, earliest first."""
+        at = asyncio.get_running_loop().time()
+        if at >= self._start_expires:
+            self._start, self._start_expires = None, math.inf
+        self._skipped = {place: until for place, until in self._skipped.items() if until > at}
+        after, limit = self._start, 2 * count if self._skipped else count
+        found: list[Record] = []
+        while True:
+            page = await self._storage.due(self._name, after=after, until=now, limit=limit, now=now)
+            for record in page:
+                until = self._skipped.get((record.address, record.version))
+                if until is None:
+                    found.append(record)
+                elif not found:
+                    self._start = record.lane_position
+                    self._start_expires = min(self._start_expires, until, at + MAX_START_AGE)
+            if len(found) >= count or is_last_page(page, limit):
+                return found[:count]
+            after, limit = page[-1].lane_position, min(MAX_PAGE_RECORDS, 2 * limit)

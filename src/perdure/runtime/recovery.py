@@ -1,10 +1,8 @@
-"""Recovery: what becomes of tasks whose worker is gone, or the process in which their clients wait.
+"""Recovers tasks whose worker is lost, or whose client waits in a process that is lost.
 
-Live work is never touched.
-
-A lease is taken only when its end has come by the clock *and* it has not been extended for as long as this
-process has looked at it, by its own stopwatch. So a replica whose clock is wrong by an hour does not take the
-work of the others: it sees them extend their leases.
+A lease counts as lost only if it has expired by the clock *and* was not renewed while this process observed
+it for some time, measured by a monotonic clock. So a replica whose clock is wrong by an hour does not claim
+the tasks of other replicas: it observes that they renew their leases.
 """
 
 from __future__ import annotations
@@ -16,21 +14,22 @@ from contextlib import suppress
 from random import shuffle, uniform
 
 from ..storage import Address, Committed, Delete, Micros, Position, Record, Storage
-from ..storage.errors import NotReadableHere, StorageError
+from ..storage.errors import NotReadableHere, StorageCorrupt, StorageError
 from ..storage.time_types import to_seconds
-from ..tasks import Snapshot, Status, TaskRecord, TaskStore
+from ..tasks import Owner, Snapshot, Status, TaskId, TaskStore
+from ..tasks.application_name import application_of
 from ..tasks.edits import AttemptEnd
 from ..tasks.errors import CorruptRecord, NotFound, TaskError, TerminalTask
-from ..tasks.stored_task import TASKS
+from ..tasks.task_snapshot import TASKS
 from . import lease as leases
 from . import telemetry
-from .attendance import Attendant, cancel_unattended, find_attendant
-from .claiming import REFUSED, read_or_quarantine
+from .attendance import Attendant, Attendants, cancel_unattended
+from .claims import REFUSED, read_or_quarantine
 from .config import RuntimeConfig
 from .deadline import edit_with_lease
 from .endings import Unfinished, run_again_or_end
 from .function import Function
-from .lane import Lane
+from .lane import ERROR_PAUSE, Lane
 
 log = logging.getLogger("perdure.runtime")
 
@@ -38,38 +37,42 @@ BATCH = 200
 LOST = Unfinished(reason="the worker was lost while it ran the task", end=AttemptEnd.INTERRUPTED)
 
 
-class Patience:
-    """Which leases have stood still for so many seconds while we looked."""
+class LeaseObserver:
+    """Finds expired leases that were observed for a number of seconds and not renewed in that time."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._seen: dict[Address, tuple[int, float]] = {}
-        self._looked_at = 0.0
+        self._observed_at = 0.0
 
     @property
-    def is_tried(self) -> bool:
-        """Whether there are leases that we wait for."""
+    def has_expired_leases(self) -> bool:
+        """Whether the last observation found expired leases."""
         return bool(self._seen)
 
-    def worn_out(self, expired: Sequence[Record], at: float) -> list[Record]:
-        """Those of these leases that were the same when they were first seen, long enough ago."""
-        if at - self._looked_at > 2 * self._seconds:  # we were late ourselves, and so may others have been
-            self.start_over()
-        self._looked_at = at
+    def not_renewed(self, expired: Sequence[Record], at: float) -> list[Record]:
+        """Return the leases that were observed for long enough and have not changed in the meantime.
+
+        `expired` contains all leases that have expired now. Others are forgotten. `at` is the time by the
+        monotonic clock of the observer.
+        """
+        if at - self._observed_at > 2 * self._seconds:  # this process was late, and others may have been, too
+            self.reset()
+        self._observed_at = at
         seen: dict[Address, tuple[int, float]] = {}
         for lease in expired:
             version, since = self._seen.get(lease.address, (lease.version, at))
             seen[lease.address] = (lease.version, since if version == lease.version else at)
-        self._seen = seen  # what is no longer overdue is forgotten
+        self._seen = seen  # without leases that are no longer expired
         return [lease for lease in expired if at - seen[lease.address][1] >= self._seconds]
 
-    def start_over(self) -> None:
-        """Forget what was seen: what kept us from looking or writing may keep others from renewing."""
+    def reset(self) -> None:
+        """Forget all observations: what delayed this process may also delay processes that renew leases."""
         self._seen = {}
 
 
 class Recovery:
-    """What every worker does for the others of its application."""
+    """Recovers the tasks of lost workers and processes. Every worker does this for its application."""
 
     def __init__(
         self,
@@ -77,50 +80,64 @@ class Recovery:
         functions: Mapping[str, Function],
         config: RuntimeConfig,
         is_ours: Callable[[Record], bool],
-        process: str,
+        attendants: Attendants,
     ) -> None:
         self._store = store
-        self._process = process
+        self._attendants = attendants
         self._functions = functions
         self._is_ours = is_ours
         self._heartbeat = to_seconds(config.heartbeat_interval)
-        self._patience = Patience(1.5 * to_seconds(config.heartbeat_interval))
-        self._expired = Lane(store.storage, leases.expiry_lane(store.application), BATCH)
+        self._observer = LeaseObserver(1.5 * to_seconds(config.heartbeat_interval))
+        self._claims = Lane(store.storage, leases.expiry_lane(store.application))
+        self._attendances = Lane(store.storage, leases.attendance_lane(store.application))
 
     async def look(self) -> None:
-        """After a while, see which leases ran out, and recover those of which nobody was heard."""
-        longest = 0.5 if self._patience.is_tried else 1.0
+        """Wait, and then recover the tasks whose leases have expired and were not renewed.
+
+        Lost processes come first: until they are handled, the claims on their tasks are left as they are.
+        """
+        longest = 0.5 if self._observer.has_expired_leases else 1.0
         await asyncio.sleep(self._heartbeat * longest * uniform(0.5, 1))
         now = self._store.clock()
-        lost = self._patience.worn_out(await self._expired.due(now), asyncio.get_running_loop().time())
-        shuffle(lost)  # others do the same
+        attendances = await self._attendances.due(now, BATCH)
+        claims = await self._claims.due(now, BATCH)
+        lost = self._observer.not_renewed([*attendances, *claims], asyncio.get_running_loop().time())
+        shuffle(lost)  # other workers do the same
         lost.sort(key=leases.is_attendance, reverse=True)
         for lease in lost:
-            if self._is_ours(lease):  # it runs here, and is late with its heartbeat
-                continue
-            try:
-                if leases.is_attendance(lease):
-                    await end_attended(lease, self._store)
-                else:
-                    await recover(lease, self._store, self._functions, self._process)
-            except NotReadableHere as error:
-                log.warning("task %s is left to other workers: %s", lease.key, error)
-                self._expired.leave(lease)
-            except TaskError:
-                log.exception("task %s cannot be recovered", lease.key)
-            except StorageError:
-                self._patience.start_over()
-                raise
+            if not self._is_ours(lease):  # else the task runs here, and its heartbeat is late
+                await self._recover(lease)
+
+    async def _recover(self, lease: Record) -> None:
+        """Handle a lost lease. If it cannot be handled, log the error."""
+        is_attendance = leases.is_attendance(lease)
+        kind, lane = ("process", self._attendances) if is_attendance else ("task", self._claims)
+        try:
+            if is_attendance:
+                await end_attended(lease, self._store)
+            else:
+                await recover(lease, self._store, self._functions, self._attendants)
+        except NotReadableHere as error:
+            log.warning("leaving the recovery of %s %s to other workers: %s", kind, lease.key, error)
+            lane.skip(lease)
+        except (TaskError, StorageCorrupt):
+            log.exception("could not handle the expired lease of %s %s", kind, lease.key)
+            lane.skip(lease, ERROR_PAUSE)  # it must not block the other leases
+        except StorageError:
+            self._observer.reset()
+            raise
 
 
 async def recover(
-    lease: Record, store: TaskStore, functions: Mapping[str, Function], process: str
+    lease: Record, store: TaskStore, functions: Mapping[str, Function], attendants: Attendants
 ) -> Snapshot | None:
-    """Fail the task of a lease that ran out, or put it back into its queue, as its function wants.
+    """Release the task of a lost claim, so that another worker runs it again, or end it. Return the task.
 
-    A task is cancelled if the process in which its client waited is lost, and left alone while that process
-    is late. None where there was nothing to do, or somebody else did it. Raises NotReadableHere if a newer
-    version wrote the task or the lease, or a key is missing; both are left as they are.
+    The options of its function decide whether the task is run again. If its client waits in a process that
+    is lost, the task is cancelled. Return None if the task is left unchanged, because that process may be
+    lost but is not marked as lost yet, because another worker was faster, or because the task is not claimed.
+    In the last case, delete the lease. Raise NotReadableHere if a newer version of perdure wrote the task or
+    the lease, or a key is missing. Both are then left unchanged.
     """
     leases.read(lease)
     found = await store.storage.get(leases.task_of(lease), now=store.clock())
@@ -128,8 +145,8 @@ async def recover(
     if snapshot is None or snapshot.task.is_terminal or not snapshot.task.is_claimed:
         await _remove(lease, store.storage, store.clock())
         return None
-    attendant = await find_attendant(snapshot.task, store, process)
-    if attendant is Attendant.SILENT:
+    attendant = await attendants.find(snapshot.task)
+    if attendant is Attendant.LATE:
         return None
     function = functions.get(snapshot.task.function or "")
     with telemetry.recovering(snapshot.task):
@@ -142,7 +159,7 @@ async def recover(
         except REFUSED:
             return None
     log.warning(
-        "task %s of %s: worker %s was lost in attempt %d; the task is now %s",
+        "task %s (owner %s): worker %s was lost in attempt %d; the task is now %s",
         after.task.task_id,
         after.task.owner.digest,
         leases.holder_of(lease),
@@ -154,7 +171,7 @@ async def recover(
 
 
 async def _remove(lease: Record, storage: Storage, now: Micros) -> None:
-    """A lease of a lost process, or without a task that is worked on: it was deleted, or ended by others."""
+    """Delete the lease of a lost process, or a lease whose task no worker has claimed."""
     await storage.commit([Delete(before=lease)], now=now)
 
 
@@ -162,11 +179,13 @@ async def _remove(lease: Record, storage: Storage, now: Micros) -> None:
 
 
 async def end_attended(lease: Record, store: TaskStore) -> None:
-    """Mark the lease of a silent process, first as suspected, then as lost.
+    """Mark the lease of a process that did not renew it: as suspected, or as lost if it is suspected already.
 
-    Then cancel its tasks, wherever they run or wait, and remove the lease. Nothing is done if the process has
-    renewed the lease. Raises NotReadableHere if a key is missing; then the lease is left to other workers.
+    If the process is lost, cancel the tasks that its clients wait for, whether they run or not, and delete
+    the lease. Do nothing if the process has renewed the lease. Raise NotReadableHere if a key is missing. In
+    that case, nothing was written, and other workers handle the lease.
     """
+    attended = await _attended_by(lease.key, store)
     if lease.tag != leases.LOST:
         is_suspected = lease.tag == leases.SUSPECTED
         mark = leases.mark(lease, leases.LOST if is_suspected else leases.SUSPECTED)
@@ -174,35 +193,54 @@ async def end_attended(lease: Record, store: TaskStore) -> None:
         if not is_suspected or not isinstance(outcome, Committed):
             return
         lease = mark.after
+        attended = await _attended_by(lease.key, store)  # some tasks may have been created before the mark
     count = 0
+    for owner, task_id in attended:
+        count += await _end_as_cancelled(owner, task_id, lease.key, store)
+    if count:
+        tasks = "1 task" if count == 1 else f"{count} tasks"
+        log.warning("process %s was lost; cancelled %s that its clients were waiting for", lease.key, tasks)
+    else:
+        log.info("process %s was lost; none of its clients was waiting for a task", lease.key)
+    await _remove(lease, store.storage, store.clock())
+
+
+async def _attended_by(process: str, store: TaskStore) -> list[tuple[Owner, TaskId]]:
+    """Return the unfinished tasks whose clients wait in this process.
+
+    Tasks that are damaged, or were written by a newer version of perdure, are omitted. Raise NotReadableHere
+    if a key is missing.
+    """
+    found: list[tuple[Owner, TaskId]] = []
     for status in (Status.WORKING, Status.INPUT_REQUIRED):
         after: Position | None = None
         while records := await store.storage.page(
             TASKS, tag=status.value, after=after, limit=BATCH, now=store.clock()
         ):
-            for record in records:
-                count += await _end_if_attended(record, lease.key, store)
             after = records[-1].position
-    log.warning("process %s was lost; %d tasks were cancelled for which clients waited", lease.key, count)
-    await _remove(lease, store.storage, store.clock())
+            for record in records:
+                if application_of(record.partition) == store.application and _names(record, process):
+                    with suppress(CorruptRecord):
+                        task = Snapshot.from_record(record, store.keys).task
+                        found.append((task.owner, task.task_id))
+    return found
 
 
-async def _end_if_attended(record: Record, process: str, store: TaskStore) -> bool:
+def _names(record: Record, process: str) -> bool:
     try:
-        task = Snapshot.head_of(record).task
+        return Snapshot.head_of(record).task.attended_by == process
     except (CorruptRecord, NotReadableHere):
         return False
-    return task.attended_by == process and await _end_as_cancelled(task, process, store)
 
 
-async def _end_as_cancelled(task: TaskRecord, process: str, store: TaskStore) -> bool:
+async def _end_as_cancelled(owner: Owner, task_id: TaskId, process: str, store: TaskStore) -> bool:
     async def cancel(read: Snapshot) -> Snapshot | None:
-        if read.task.attended_by != process:  # it was handed over
+        if read.task.attended_by != process:  # the call was handed over
             return None
         return await edit_with_lease(store, read, cancel_unattended)
 
     with suppress(TerminalTask, NotFound, CorruptRecord):
-        ended = await store.update(task.owner, task.task_id, cancel)
+        ended = await store.update(owner, task_id, cancel)
         if ended is not None:
             telemetry.ended(ended.task)
             return True

@@ -1,9 +1,8 @@
-"""Progress reports and log entries of a run, batched: a function may report as often as it likes, and the
-storage is written a few times a second.
+"""Writes the progress reports and log entries of a run in batches, a few times a second.
 
-The first report is written at once, later ones when the interval is over, and the last one always: at the
-latest together with the end of the attempt. A write carries all reports since the last one, so that a client
-that waits receives each of them.
+The first report is written at once, later ones after an interval, and the last one at the latest together
+with the end of the attempt. Each write includes all reports since the previous write, so that a client that
+waits receives each of them.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ T = TypeVar("T")
 
 
 class Reporter:
-    """What a run has reported and not yet written. Belongs to one event loop."""
+    """The reports and log entries of a run that are not stored yet. Belongs to one event loop."""
 
     def __init__(self, run: Run, interval: float) -> None:
         self._run = run
@@ -36,7 +35,7 @@ class Reporter:
         self._reports: _Unwritten[Report] = _Unwritten(MAX_REPORTS_KEPT)
         self._log: _Unwritten[LogEntry] = _Unwritten(MAX_LOG_ENTRIES)
         self._is_applied = False
-        """Whether the write that is being tried carries everything that was reported."""
+        """Whether the current write includes everything that was reported."""
         self._flush: asyncio.Task[None] | None = None
 
     async def report(self, message: str | None, progress: Progress | None) -> None:
@@ -64,18 +63,21 @@ class Reporter:
         if self._flush is not None:
             return
         if wait <= 0:
-            with suppress(StorageError):  # it stays pending, and is written with whatever is written next
+            with suppress(StorageError):  # the next write of the run includes it
                 await self.write()
         else:
             self._flush = asyncio.create_task(self._write_later(wait))
 
     async def write(self) -> None:
-        """Write what is pending now."""
+        """Write the reports and log entries that are not stored yet."""
         if self._is_pending:
             await self._run.write(lambda task, _now, _config: task)
 
     def apply(self, task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
-        """Return the task with what is pending. Every write of the run passes through here."""
+        """Return the task with the reports and log entries that are not stored yet.
+
+        Every write of the run calls this.
+        """
         if self._log.entries:
             entries, skipped = self._log.apply()
             task = edits.log(task, entries, skipped=skipped, config=config)
@@ -88,12 +90,12 @@ class Reporter:
         )
 
     def written(self) -> None:
-        """Forget what was applied: it is stored now."""
+        """Remove the reports and log entries that the last write has stored."""
         if not self._is_pending:
             return
         self._log.written()
         self._reports.written()
-        if self._is_applied:  # else more was reported meanwhile
+        if self._is_applied:  # else more was reported in the meantime
             self._message = self._progress = None
         self._last = asyncio.get_running_loop().time()
 
@@ -109,7 +111,7 @@ class Reporter:
 
 
 class _Unwritten(Generic[T]):
-    """The newest entries that were not written yet."""
+    """The newest entries that have not been written yet."""
 
     def __init__(self, maximum: int) -> None:
         self.entries: list[T] = []
@@ -117,7 +119,7 @@ class _Unwritten(Generic[T]):
         self._skipped = 0
         """The number of older entries that were dropped."""
         self._applied = 0
-        """How many entries, with the dropped ones, are in the write that is being tried."""
+        """The number of entries in the current write, including the dropped ones."""
 
     def add(self, entry: T) -> None:
         self.entries.append(entry)
@@ -131,7 +133,7 @@ class _Unwritten(Generic[T]):
         return self.entries, self._skipped
 
     def written(self) -> None:
-        """Remove what was applied."""
+        """Remove the entries that the last write has stored."""
         del self.entries[: max(0, self._applied - self._skipped)]
         self._skipped = max(0, self._skipped - self._applied)
         self._applied = 0

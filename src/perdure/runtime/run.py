@@ -1,8 +1,8 @@
-"""One run: an attempt at a task, from the claim to the one write that ends it or gives it back.
+"""`Run`: one attempt at a task, from its claim to the write that ends or releases the task.
 
-The function runs in a task of its own, so that it can be left behind when it does not heed a cancellation.
-A run that lasts is attended: its lease is extended, and its task is watched for a cancel and for answers.
-Most runs are short, and pay for none of that.
+The function runs in an asyncio task of its own, so that it can be abandoned if it ignores a cancellation.
+A run that takes longer than a moment is attended: its lease is renewed, and its task is watched for answers
+and for a cancellation. Short runs, which are frequent, need none of this.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from random import uniform
 from typing import cast
 
 import anyio
-from msgspec.structs import replace
 
 from ..storage.errors import StorageError
 from ..storage.time_types import to_seconds
@@ -48,7 +47,7 @@ from .slots import Slot
 from .stopwatch import Stopwatch
 from .task import Task, set_current_task
 from .threads import call_in_thread
-from .waiting import changed_within
+from .waits import changed_within
 
 log = logging.getLogger("perdure.runtime")
 
@@ -57,7 +56,7 @@ UNATTENDED = 0.05
 
 
 class Run:
-    """Use `execute`, once, and `stop`. The rest is for the function's `Task`."""
+    """One attempt. Call `execute` once, and `stop` to end it early. The function's `Task` uses the rest."""
 
     def __init__(
         self, claim: Claim, function: Function, *, store: TaskStore, config: RuntimeConfig, slot: Slot
@@ -82,7 +81,7 @@ class Run:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The task, as last seen."""
+        """The newest known state of the task."""
         return self._hold.snapshot
 
     @property
@@ -94,13 +93,21 @@ class Run:
         """Whether the task is run again if this attempt fails."""
         return self.snapshot.task.failures < self._function.retries
 
-    # From beginning to end
+    # From start to end
 
     async def execute(self) -> None:
-        """Run the function and write what came of it. Returns when that is done, or can no longer be."""
+        """Run the function and store its outcome. Return when that is done, or is no longer possible."""
         if self._hold.is_overdue and not await self._still_holds():
             return self._log_lost(None)
-        log.debug("task %s: attempt %d at %s", self.snapshot.task.task_id, self.attempt, self._function.name)
+        log.log(
+            logging.DEBUG
+            if self.attempt == 1
+            else logging.INFO,  # a repeated attempt is rare, and of interest
+            "task %s: starting attempt %d of function %s",
+            self.snapshot.task.task_id,
+            self.attempt,
+            self._function.name,
+        )
         self._call = self._loop.create_task(self._invoke())
         self._call.add_done_callback(self._end)
         if self.cancellation.is_requested:
@@ -114,7 +121,7 @@ class Run:
             self._dismiss()
 
     async def _still_holds(self) -> bool:
-        """Whether the task is ours, though the process was held up between the claim and the beginning."""
+        """Return whether the claim still exists, although the process was delayed since it was made."""
         try:
             await self._hold.extend()
         except (ClaimLost, StorageError):
@@ -122,9 +129,9 @@ class Run:
         return True
 
     def stop(self, why: Stop) -> None:
-        """Make the run end: with the clean-up that its function does, or without, after the grace period.
+        """Cancel the function. If it has not ended after the grace period, abandon it.
 
-        The first reason counts, but a lost lease always does.
+        The first reason is kept, unless the claim is lost later.
         """
         if self._over.done():
             return
@@ -150,14 +157,18 @@ class Run:
 
     def _end(self, call: asyncio.Task[Result]) -> None:
         if not call.cancelled():
-            call.exception()  # seen, also where nobody waits for it any more
+            call.exception()  # else asyncio logs that it was never retrieved
         if not self._over.done():
             self._over.set_result(None)
 
     def _abandon(self) -> None:
-        """It had its grace. It cannot be killed, but from now on nothing that it writes is accepted."""
+        """Stop waiting for the function, which cannot be killed. Its later writes are refused."""
         if self._call is not None and not self._over.done():
-            log.warning("task %s did not end in time and is abandoned", self.snapshot.task.task_id)
+            log.warning(
+                "task %s: the function did not stop within the grace period (cancel_grace); "
+                "its later writes are refused",
+                self.snapshot.task.task_id,
+            )
             self._over.set_result(None)
             self._call.cancel()
 
@@ -170,7 +181,7 @@ class Run:
             attendant.cancel()
 
     async def _settle(self, call: asyncio.Task[Result]) -> None:
-        """Write what came of it, for as long as a lease lasts."""
+        """Store the outcome of the call. If a write fails, try again, for up to the duration of a lease."""
         edit = ending_of(call, self._stop, self._function)
         self._log_error(call)
         if edit is None:
@@ -187,26 +198,34 @@ class Run:
     def _log_end(self) -> None:
         task = self.snapshot.task
         telemetry.ended(task)
-        what = task.effective_status.value if task.is_terminal else "given back"
-        log.debug("task %s: attempt %d is over, the task is %s", task.task_id, self.attempt, what)
+        what = task.effective_status.value if task.is_terminal else "released"
+        log.debug("task %s: attempt %d ended; the task is %s", task.task_id, self.attempt, what)
 
     def _log_error(self, call: asyncio.Task[Result]) -> None:
-        """An exception of the function, unless it was meant for us."""
+        """Log an exception of the function, unless it is meant for the runtime."""
         error = call.exception() if call.done() and not call.cancelled() else None
         if error is not None and not is_signal(error):
             task, name = self.snapshot.task, self._function.name
             shown = loggable(error, is_encrypted=task.is_encrypted)
-            log.warning("task %s: %s raised in attempt %d", task.task_id, name, self.attempt, exc_info=shown)
+            log.warning(
+                "task %s: function %s raised an exception in attempt %d",
+                task.task_id,
+                name,
+                self.attempt,
+                exc_info=shown,
+            )
 
     def _log_lost(self, problem: Exception | None) -> None:
         task = self.snapshot.task
         telemetry.dropped(task)
         if task.status is Status.CANCELLED:
-            log.info("task %s was cancelled; the result of attempt %d is dropped", task.task_id, self.attempt)
+            log.info("task %s was cancelled; discarding the result of attempt %d", task.task_id, self.attempt)
             return
-        why = "" if problem is None else f" ({loggable(problem, is_encrypted=task.is_encrypted)})"
+        why = "the claim was lost: the lease has expired, or another process has changed the task"
+        if problem is not None:
+            why = said_by(loggable(problem, is_encrypted=task.is_encrypted))
         log.warning(
-            "task %s: the lease is lost, what came of attempt %d is dropped%s",
+            "task %s: no outcome was stored for attempt %d: %s",
             task.task_id,
             self.attempt,
             why,
@@ -215,7 +234,7 @@ class Run:
     # Writing
 
     async def write(self, edit: Edit) -> None:
-        """Write an edit of the task for its function, unless the run is over."""
+        """Write an edit of the task for its function. Raise ClaimLost if the run is over."""
         if self._over.done():
             raise ClaimLost
         try:
@@ -233,7 +252,7 @@ class Run:
         await self.reporter.log(entry)
 
     def _with_report(self, edit: Edit) -> Edit:
-        """The edit, together with what the function has reported meanwhile."""
+        """Return an edit that also stores what the function has reported."""
         return lambda task, now, config: edit(self.reporter.apply(task, now, config), now, config)
 
     def _changed(self) -> None:
@@ -241,39 +260,46 @@ class Run:
         if self.snapshot.task.cancel_requested_at is not None:
             self.stop(Stop.CANCELLED)
 
-    # Attending a run that lasts
+    # Attending a run that takes longer
 
     def attend(self) -> None:
-        """From now on extend the lease and watch the task."""
+        """Start to renew the lease and to watch the task."""
         if not self._attendants and not self._over.done():
             self._attendants = [
                 self._loop.create_task(self._persist(work)) for work in (self._beat, self._listen)
             ]
 
     async def _persist(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Whatever goes wrong, begin again; only a lost lease ends it."""
+        """Run `work`, and run it again after an error, until this task is cancelled or the claim is lost."""
         while True:
             try:
                 await work()
             except ClaimLost:
                 return self.stop(Stop.LEASE_LOST)
             except Exception as error:
-                log.warning("task %s: %s", self.snapshot.task.task_id, said_by(error))
+                log.warning(
+                    "task %s: could not renew the lease or watch for changes; trying again: %s",
+                    self.snapshot.task.task_id,
+                    said_by(error),
+                )
                 await asyncio.sleep(to_seconds(self._config.heartbeat_interval) / 4)
 
     async def _beat(self) -> None:
-        """Extend the lease at each heartbeat, and sooner again when that failed."""
+        """Renew the lease at each heartbeat. After a failure, try again sooner."""
         pause = interval = to_seconds(self._config.heartbeat_interval)
         while True:
             await asyncio.sleep(pause * uniform(0.8, 1))
             pause = interval if await self._is_extended() else interval / 4
 
     async def _is_extended(self) -> bool:
-        """Where a lease runs out unheard, the run ends if others may run the task again meanwhile."""
+        """Renew the lease. Return whether that succeeded.
+
+        Raise ClaimLost if it has not succeeded for so long that another worker may run the task again.
+        """
         try:
             await self._hold.extend()
         except StorageError as error:
-            log.warning("task %s: no heartbeat: %s", self.snapshot.task.task_id, error)
+            log.warning("task %s: could not renew the lease: %s", self.snapshot.task.task_id, error)
             if self._hold.age >= self._config.lease and self._function.restart:
                 raise ClaimLost from error
             return False
@@ -289,13 +315,12 @@ class Run:
     # Input rounds
 
     async def ask(self, requests: Mapping[str, InputRequest]) -> dict[str, Input]:
-        """Ask what was not asked before, and wait until all of these have their answer.
+        """Ask the questions that are new, and wait until all of them are answered.
 
-        If too many runs wait already, this one is suspended, and run again when it is answered.
+        If too many runs are waiting, end this run. The task runs again when its questions are answered.
         """
         check_repeated(self.snapshot.task.inputs, requests)
-        if self._function.input_deadline is not None:
-            requests = {key: self._with_deadline(each) for key, each in requests.items()}
+        requests = self._function.with_deadlines(requests)
         if self._lacks(requests):
             with self._slot.reserve_wait() as may_wait:
                 await self._ask_and_wait(requests, may_wait=may_wait)
@@ -306,19 +331,15 @@ class Run:
         return answered
 
     async def withdraw(self, key: str, request: InputRequest, error: InputError) -> None:
-        """Answer an open question with an error. If there was no time to store it, it is stored with that."""
+        """Answer an open question with an error. If the question was not stored yet, store both."""
         await self.write(
             lambda task, now, config: edits.fail_question(
                 ask_new(task, {key: request}, now, config), key, error, now=now, config=config
             )
         )
 
-    def _with_deadline(self, request: InputRequest) -> InputRequest:
-        deadline = self._function.input_deadline if request.deadline is None else request.deadline
-        return replace(request, deadline=deadline)
-
     def check_askable(self, requests: Mapping[str, InputRequest]) -> None:
-        """Raise ClientCannotAnswer if the client of the task cannot be asked what is new of this."""
+        """Raise ClientCannotAnswer if the client of the task cannot be asked one of the new questions."""
         task = self.snapshot.task
         check_askable(task, {key: each for key, each in requests.items() if key not in task.inputs})
 
@@ -333,23 +354,23 @@ class Run:
             await self._wait_for(requests)
 
     async def _wait_for(self, keys: Collection[str]) -> None:
-        """Without a slot, and off the clock of the function's timeout: people take their time."""
+        """Wait for answers. Meanwhile, use no slot and pause the function's timeout: users may take long."""
         self.attend()
         self._stopwatch.pause()
         self._waits += 1
         try:
-            self._slot.give_back()
+            self._slot.release()
             while self._lacks(keys):
-                if self._over.done():  # the function has returned, and left this behind
+                if self._over.done():  # the function has returned without awaiting this
                     raise ClaimLost
-                if self.cancellation.is_requested:  # a coroutine is cancelled besides, a thread is not
+                if self.cancellation.is_requested:  # a coroutine is also cancelled, a thread is not
                     raise TaskCancelled
                 await self._until_changed_or_overdue()
         finally:
             await self._work_on()
 
     async def _until_changed_or_overdue(self) -> None:
-        """Return when there is news of the task; stop the run if a question is past its deadline."""
+        """Return when the task may have changed. Stop the run if a question is past its deadline."""
         self._news.clear()
         deadline = expiry_and_deadlines.question_deadline(self.snapshot.task)
         left = inf if deadline is None else (deadline - self._store.clock()) / 1_000_000
@@ -357,7 +378,7 @@ class Run:
             async with asyncio.timeout(max(0.0, min(left, to_seconds(self._config.queue_poll_interval)))):
                 await self._news.wait()
         if self._is_unanswered:
-            await self._refresh()  # an answer may have come in time, without a wake-up
+            await self._refresh()  # an answer may have come in time, without a notification
             if self._is_unanswered:
                 self.stop(Stop.UNANSWERED)
 
@@ -371,10 +392,10 @@ class Run:
         except ClaimLost:
             self.stop(Stop.LEASE_LOST)
         except StorageError as error:
-            log.warning("task %s: %s", self.snapshot.task.task_id, error)
+            log.warning("could not read task %s: %s", self.snapshot.task.task_id, error)
 
     async def _work_on(self) -> None:
-        """Take a slot again, also where the function itself gave up waiting, and let the clock run."""
+        """Take a slot again, even if the function itself stopped waiting, and resume the timeout."""
         try:
             if self._waits == 1 and not self.cancellation.is_requested:
                 with anyio.CancelScope(shield=True):  # a timeout of the function must not skip the wait

@@ -1,4 +1,4 @@
-"""`Runtime`: tasks that run. Create them here, cancel, answer, wait for and watch them, from any process."""
+"""`Runtime` creates, runs, cancels and answers tasks, waits for them and watches them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 
-from msgspec import UNSET, UnsetType
+from msgspec import UnsetType
 
 from ..storage import Micros
 from ..storage.errors import OutcomeUnknown, StorageFailed
@@ -16,7 +16,7 @@ from ..tasks.canonical_json import JsonLike
 from ..tasks.errors import MalformedAnswer
 from ..tasks.inputs import InputError
 from ..tasks.lifecycle import ACTIVE_STATUSES
-from ..tasks.stored_task import LEASES, TASKS
+from ..tasks.task_snapshot import LEASES, TASKS
 from ..tasks.variables_and_checkpoint import check_from_client
 from . import lease as leases
 from . import telemetry
@@ -26,18 +26,18 @@ from .deadline import edit_with_lease
 from .endings import Stop
 from .errors import QueueFull
 from .executor import Executor, InProcessExecutor
-from .function import Function, Functions
-from .waiting import look, states
+from .function import Functions
+from .waits import look, states
 from .worker import Worker
 
 CANCEL_ATTEMPTS = 3
-"""How often `cancel_now` tries to write, if it does not learn whether it has written."""
+"""Maximum number of times that `cancel_now` tries to write if the outcome of a write is unknown."""
 LOCAL = Owner.local()
-"""Whose tasks are, where nobody else is named: the one user of a program."""
+"""The owner of tasks that are created without one: the only user of a program."""
 
 
 class Runtime:
-    """Runs tasks of a store, within `running`. Without it, creates tasks for others to run."""
+    """Creates tasks, and runs them within `running`. Otherwise, other processes run the tasks."""
 
     def __init__(
         self,
@@ -55,16 +55,19 @@ class Runtime:
         self._executor = executor or InProcessExecutor(store, config)
         self._worker = Worker(store, functions, self._executor, config, name=name)
         self.attendance = Attendance(store, config, self._worker.name)
-        """The tasks for which clients wait in this process, and which end with it."""
+        """The lease for tasks whose clients wait in this process. These tasks end with the process."""
 
     @property
     def name(self) -> str:
-        """The worker, as it is named in leases."""
+        """The name of this worker in leases."""
         return self._worker.name
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Runtime]:
-        """Work within this block: claim, run, recover and sweep. Leaving it finishes or hands back."""
+        """Claim, run, recover and purge tasks within this block.
+
+        At its end, let active runs finish for a while, and then hand back the tasks of the others.
+        """
         async with self._worker.working():
             yield self
 
@@ -77,55 +80,57 @@ class Runtime:
         ttl: Duration | None = None,
         idempotency_key: str | None = None,
     ) -> Snapshot:
-        """Create a task that calls a function with these arguments. Here if there is room, else anywhere.
+        """Create a task that calls a function with these arguments.
 
-        A task that is not started within `ttl` expires. By default, the ttl is that of the store's settings.
+        The task runs in this process if there is a free slot, and otherwise in any process that has one. A
+        task that is not started within `ttl` expires. By default, the ttl is that of the function or, if it
+        has none, of the store's settings.
         """
+        known = self.functions.known(function)
         new = NewTask(
             method="tools/call",
             params={"name": function, "arguments": arguments},
-            ttl_ms=UNSET if ttl is None else to_milliseconds(ttl),
+            ttl_ms=known.ttl_ms if ttl is None else to_milliseconds(ttl),
+            operators_answer=known.operators_answer,
             function=function,
             idempotency_key=idempotency_key,
         )
         return await self.create(owner, new)
 
     async def get(self, owner: Owner, task_id: str) -> Snapshot:
-        """The task as it is now."""
+        """Return the current state of a task."""
         return await self.store.get(owner, task_id)
 
     async def create(self, owner: Owner, new: NewTask) -> Snapshot:
-        """Create a task for a function. When this returns it is stored, and in work or waiting for it."""
+        """Create a task for a function. When this returns, the task is stored, and is running or queued."""
         function = self.functions.known(new.function or "")
         with telemetry.creating(function.name):
-            snapshot = await self._create(owner, new, function)
+            function.check(None if isinstance(new.params, UnsetType) else new.params)
+            slot = self._worker.reserve(function)
+            if slot is not None:
+                snapshot = await self._worker.create(owner, new, function, slot)
+            else:
+                await self._check_room()
+                snapshot = await self.store.create(owner, new)
             telemetry.created(snapshot.task)
         return snapshot
 
-    async def _create(self, owner: Owner, new: NewTask, function: Function) -> Snapshot:
-        function.check(None if isinstance(new.params, UnsetType) else new.params)
-        slot = self._worker.reserve(function)
-        if slot is not None:
-            return await self._worker.create(owner, new, function, slot)
-        await self._check_room()
-        return await self.store.create(owner, new)
-
     async def _check_room(self) -> None:
-        """May be exceeded by the creates in flight, as the store's own maximum."""
-        most = self._config.max_queued
-        if most is None:
+        """Raise QueueFull if too many tasks are queued. Concurrent calls can exceed the limit a little."""
+        limit = self._config.max_queued
+        if limit is None:
             return
         now = self.store.clock()
         tasks, held = await asyncio.gather(
             self.store.storage.counts(TASKS, now=now), self.store.storage.counts(LEASES, now=now)
         )
-        if sum(tasks.get(status, 0) for status in ACTIVE_STATUSES) - held.get(leases.HELD, 0) >= most:
-            raise QueueFull(most)
+        if sum(tasks.get(status, 0) for status in ACTIVE_STATUSES) - held.get(leases.HELD, 0) >= limit:
+            raise QueueFull(limit)
 
     async def cancel(self, owner: Owner, task_id: str) -> Snapshot:
-        """End a task that waits, at once; ask the worker of one that runs, wherever it is, to end it.
+        """Cancel a task. A queued task ends at once; a running task ends when its worker has stopped it.
 
-        Raises TerminalTask where the task has ended already.
+        Raise TerminalTask if the task has ended already.
         """
         return await self.store.update(owner, task_id, self._cancel)
 
@@ -137,18 +142,16 @@ class Runtime:
         return flagged
 
     async def cancel_now(self, owner: Owner, task_id: str) -> Snapshot:
-        """End a task as cancelled at once, also one that runs: nothing that its run does counts any more.
+        """Cancel a task at once, even if it is running. What its run does after that is discarded.
 
-        Raises TerminalTask if the task has ended already.
+        Raise TerminalTask if the task has ended already.
         """
         cancelled = await self._cancelled(owner, task_id)
         self._executor.cancel(cancelled.task.task_id, Stop.CANCELLED)
         return cancelled
 
     async def _cancelled(self, owner: Owner, task_id: str, attempts: int = CANCEL_ATTEMPTS) -> Snapshot:
-        """Write that a task is cancelled. Doing that twice does no harm, so it is repeated if its outcome is
-        unknown.
-        """
+        """Write that a task is cancelled. If the outcome of the write is unknown, repeat it."""
         try:
             return await self.store.update(owner, task_id, self._end_as_cancelled)
         except OutcomeUnknown:
@@ -173,11 +176,10 @@ class Runtime:
         *,
         attended_by: str | None = None,
     ) -> Snapshot:
-        """Store answers to questions of the task, and set variables: all of it in one write, or nothing.
+        """Store answers to questions of the task, and set variables, in one write.
 
-        With `attended_by`, the task ends with the process of this name from now on.
-
-        After the last answer the task resumes, wherever it runs. Keys that are not outstanding are ignored.
+        After the last answer, the task resumes in any process. Answers to questions that are not open are
+        ignored. With `attended_by`, the task is cancelled if the process with this name stops or is lost.
         Raise MalformedAnswer if an answer does not match its form, and TerminalTask if the task has ended.
         """
         check_from_client(variables)
@@ -203,8 +205,8 @@ class Runtime:
     ) -> Snapshot:
         """Let a task continue without the process that attended it.
 
-        The questions with these keys must be answered within this time. Raise TerminalTask if the task has
-        ended.
+        The questions with the keys `questions` must be answered within `answer_within`. Raise TerminalTask if
+        the task has ended.
         """
         within = to_milliseconds(answer_within) * 1000
 
@@ -222,9 +224,9 @@ class Runtime:
         return await self.store.update(owner, task_id, lambda read: self.store.edit(read, edit))
 
     async def wait(self, owner: Owner, task_id: str, timeout: Duration | None = None) -> Snapshot:  # noqa: ASYNC109
-        """The task once it has ended. TimeoutError if it has not within so many seconds.
+        """Return the task once it has ended. Raise TimeoutError if it has not ended within `timeout`.
 
-        One look is taken in any case, however little time there is.
+        The task is read at least once, however short the timeout is.
         """
         snapshot = await self.store.get(owner, task_id)
         if snapshot.task.is_terminal:
@@ -238,11 +240,11 @@ class Runtime:
             if not snapshot.task.is_terminal:
                 async with aclosing(self.watch(owner, task_id)) as seen:
                     async for state in seen:
-                        snapshot = state  # the last one is the end
+                        snapshot = state  # the last one is the ended task
         return snapshot
 
     async def later(self, owner: Owner, snapshot: Snapshot, seconds: float) -> Snapshot:
-        """The task after so many seconds, or as soon as it is seen to have changed."""
+        """Return the task after a number of seconds, or as soon as it has changed."""
         task_id = snapshot.task.task_id
         job = self._worker.job_of(task_id)
         if job is not None:  # it runs here, and needs no watching
@@ -256,5 +258,5 @@ class Runtime:
         return snapshot
 
     def watch(self, owner: Owner, task_id: str) -> AsyncGenerator[Snapshot]:
-        """The task as it is now, and each state it is seen in from now on, up to its end."""
+        """Yield the current state of a task, and each newer state that is read, until the task has ended."""
         return states(self.store, owner, task_id, to_seconds(self._config.queue_poll_interval))

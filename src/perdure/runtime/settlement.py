@@ -1,4 +1,7 @@
-"""Writing the end of an attempt: again while the storage fails, and as a failure where it cannot be kept."""
+"""Stores the end of an attempt, and tries again while the storage fails.
+
+If an outcome can never be stored, for example because it is too large, the task fails.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ log = logging.getLogger("perdure.runtime")
 
 
 class Settlement:
-    """One end, to be written once."""
+    """The edit that ends or releases a task after an attempt."""
 
     def __init__(self, hold: Hold, edit: Edit) -> None:
         self._hold = hold
@@ -29,7 +32,11 @@ class Settlement:
         self._is_replaced = False
 
     async def write(self, *, within: float, pause: float) -> None:
-        """Return when it is written. Raises ClaimLost, or what kept it from being written for so long."""
+        """Store the edit, with a pause of `pause` seconds after each failure.
+
+        Raise ClaimLost if the claim is lost, or if this takes longer than `within` seconds. Raise any other
+        error only if a further attempt cannot succeed.
+        """
         deadline = asyncio.get_running_loop().time() + within
         while not await self._try():
             if asyncio.get_running_loop().time() > deadline:
@@ -57,21 +64,21 @@ class Settlement:
         return edited
 
     async def _was_written(self) -> bool:
-        """Whether only the answer to an earlier try was lost, as far as can be read."""
+        """Return whether an earlier write was stored, and only its response was lost."""
         with suppress(ClaimLost, StorageError):
             await self._hold.look()
         task = self._hold.snapshot.task
         return task.is_terminal and (task.status, task.finished_at) in self._tried
 
     def _replace(self, error: Exception) -> None:
-        """A result that is too large, a question that was asked before: the task fails, and says why."""
+        """Replace an outcome that cannot be stored, for example because it is too large, with a failure."""
         if self._is_replaced:
             raise error
         self._is_replaced = True
         task = self._hold.snapshot.task
         shown = said_by(loggable(error, is_encrypted=task.is_encrypted))
-        log.warning("task %s: what came of it cannot be stored: %s", task.task_id, shown)
-        text = f"what came of it cannot be stored: {said_by(error)}"
+        log.warning("task %s: could not store the outcome: %s", task.task_id, shown)
+        text = f"the outcome cannot be stored: {said_by(error)}"
         self._edit = finish(Failure.of(INTERNAL_ERROR, text))
 
 

@@ -1,4 +1,4 @@
-"""`SharedContext`: one context manager for any number of users, who come and go in any order."""
+"""`SharedContext`: a context manager with several users, which enter and leave it in any order."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import anyio
 class SharedContext:
     """A context that is entered for its first user and left after its last.
 
-    It is entered in a task of its own, which the last user awaits: a task group, for example, can be left
-    only by the task that entered it, and the first user may not be the last.
+    It is entered and left in an asyncio task of its own, which the last user awaits. A task group, for
+    example, can be left only by the task that entered it, and the first user is not always the last.
     """
 
     def __init__(self, make: Callable[[], AbstractAsyncContextManager[object]]) -> None:
@@ -43,10 +43,15 @@ class SharedContext:
         self._stop = anyio.Event()
         self._hosting = asyncio.create_task(self._host(entered))
         try:
-            await asyncio.shield(entered)
+            await asyncio.wait([entered])  # this wait does not cancel `entered`
+            entered.result()
         except BaseException:
+            if not entered.done():
+                self._hosting.cancel()
             with anyio.CancelScope(shield=True):
                 await self._leave()
+            if entered.done():
+                entered.exception()  # else asyncio logs that it was never retrieved
             raise
 
     async def _leave(self) -> None:
@@ -60,7 +65,11 @@ class SharedContext:
             async with self._make():
                 entered.set_result(None)
                 await self._stop.wait()
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             if entered.done():
                 raise
-            entered.set_exception(error)
+            # as an error, because the users that wait for it are not cancelled themselves
+            is_cancelled = isinstance(error, asyncio.CancelledError)
+            entered.set_exception(
+                RuntimeError("the start of the tasks was cancelled") if is_cancelled else error
+            )

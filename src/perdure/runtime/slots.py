@@ -1,4 +1,4 @@
-"""How much a worker does at once: so many runs altogether, and so many of one function."""
+"""Slots, which limit the concurrent runs of a worker: all of them, and those of each function."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from .function import Function
 
 
 class Slots:
-    """Belongs to one event loop."""
+    """The slots of one worker. Belongs to one event loop."""
 
     def __init__(self, total: int, max_waits: int) -> None:
         self._total = total
         self._max_waits = max_waits
         self.waits = 0
-        """Runs that wait for an answer in place, without a slot."""
+        """The number of runs that wait for an answer, which need no slot."""
         self._taken: Counter[str] = Counter()
         self._all_taken = 0
         self._freed = asyncio.Event()
         self.on_free: Callable[[], None] = lambda: None
-        """Called whenever a slot was given back."""
+        """Called whenever a slot was released."""
 
     @property
     def can_wait(self) -> bool:
-        """Whether one more run may wait for an answer in place."""
+        """Whether one more run may wait for an answer."""
         return self.waits < self._max_waits
 
     def free(self, function: Function) -> int:
-        """How many more runs of this function may begin."""
+        """Return how many more runs of this function may start."""
         left = self._total - self._all_taken
         if function.concurrency is not None:
             left = min(left, function.concurrency - self._taken[function.name])
         return left
 
     def take(self, function: Function) -> Slot | None:
-        """A slot, if there is one."""
+        """Return a slot, or None if none is free."""
         if self.free(function) < 1:
             return None
         self.count(function, 1)
@@ -51,13 +51,13 @@ class Slots:
             self.on_free()
 
     async def freed(self) -> None:
-        """Return once a slot was given back after this was called."""
+        """Return once a slot was released after this was called."""
         self._freed.clear()
         await self._freed.wait()
 
 
 class Slot:
-    """One place among the running."""
+    """The right to run one task at a time."""
 
     def __init__(self, slots: Slots, function: Function) -> None:
         self._slots = slots
@@ -67,14 +67,14 @@ class Slot:
 
     @property
     def is_taken(self) -> bool:
-        """Not while its run waits for an answer."""
+        """Whether its run uses it. A run that waits for an answer does not."""
         return self._is_taken
 
     @contextmanager
     def reserve_wait(self) -> Generator[bool]:
-        """Reserve a place among the runs that wait for an answer in place; yield whether there is one.
+        """Reserve a place among the runs that may wait for an answer. Yield whether there was one.
 
-        A run that waits for several answers at once takes one place.
+        A run that waits for several answers at once needs one place.
         """
         if not self._waits and not self._slots.can_wait:
             yield False
@@ -87,14 +87,14 @@ class Slot:
             self._waits -= 1
             self._slots.waits -= not self._waits
 
-    def give_back(self) -> None:
-        """Let another run have it. Once is enough."""
+    def release(self) -> None:
+        """Let another run use the slot. A repeated call changes nothing."""
         if self._is_taken:
             self._is_taken = False
             self._slots.count(self._function, -1)
 
     async def regain(self) -> None:
-        """Take it again, as soon as there is one."""
+        """Take a slot again, as soon as one is free."""
         while not self._is_taken:
             if self._slots.free(self._function) < 1:
                 await self._slots.freed()

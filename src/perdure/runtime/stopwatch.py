@@ -1,4 +1,4 @@
-"""The time that a function has worked, which stands still while it waits for its client."""
+"""`Stopwatch` measures how long a function runs, not counting the time in which it waits for answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class Stopwatch:
-    """Calls `on_end` when it has run for so many seconds. Pauses may be nested."""
+    """Calls `on_end` after it has run for a number of seconds. Pauses may be nested."""
 
     def __init__(self, seconds: float | None, on_end: Callable[[], None]) -> None:
         self._left = seconds

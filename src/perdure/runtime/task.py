@@ -1,7 +1,7 @@
-"""`Task`: what a running function sees of its task.
+"""`Task`: the task of a running function, with which the function reads and writes its state.
 
-Every write of it is fenced by the lease: after another worker has taken the task, each raises ClaimLost.
-A plain function, which runs in a thread, calls the coroutines through `anyio.from_thread.run`.
+After another worker has claimed the task, every write raises ClaimLost. A plain function, which runs in a
+thread, calls the coroutines with `anyio.from_thread.run`.
 """
 
 from __future__ import annotations
@@ -61,26 +61,26 @@ D = TypeVar("D")
 
 
 class Accepted(msgspec.Struct, Generic[D], frozen=True):
-    """The user submitted the form of `task.elicit`, or agreed to open the page of `task.elicit_url`."""
+    """The answer if the user submitted a form, or agreed to open the page of `task.elicit_url`."""
 
     data: D
-    """What was submitted: a model if one was asked for, else the values by field."""
+    """The submitted model if `schema` was a model, or else the submitted values, by the names of fields."""
     action: Literal["accept"] = "accept"
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """The user declined, or closed the form without a decision."""
+    """The answer if the user declined, or closed the form without a decision."""
 
     action: Literal["decline", "cancel"]
     data: None = None
 
 
 Elicited: TypeAlias = Accepted[D] | Refused
-"""The answer to `task.elicit`. Its `action` tells type checkers whether there is `data`."""
+"""The answer to `task.elicit`. Type checkers infer from its `action` whether there is `data`."""
 
 
 class Task:
-    """A task while its function runs."""
+    """The task of a running function."""
 
     def __init__(self, run: Run, scope: str = "") -> None:
         self._run = run
@@ -89,19 +89,22 @@ class Task:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, *_: object) -> NoReturn:
-        """Raise: pydantic reads the parameters of tools, and those of a durable function have no task."""
+        """Raise InvalidValue, because a tool that is not durable has a parameter of this type.
+
+        The parameters of a durable tool, which pydantic reads, do not include this one.
+        """
         raise InvalidValue(
             "function",
-            "takes a Task, but is not durable; write @tasks.durable directly above the function, below "
-            "@server.tool(); with FastMCP, write task: Task = Depends(current_task)",
+            "has a Task parameter, but is not durable; write @tasks.durable directly above the function, "
+            "below @server.tool(); with FastMCP, write task: Task = Depends(current_task)",
         )
 
     def scoped(self, part: str) -> Task:
-        """Return the same task for a part of its work, which numbers its questions for itself."""
+        """Return the same task for a part of its work, whose questions are numbered separately."""
         return Task(self._run, f"{self._scope}{part}-")
 
     def again(self) -> Task:
-        """Return the same task for a function that is called again, and asks its first question first."""
+        """Return the same task for another call of its function, whose questions are numbered anew."""
         return Task(self._run, self._scope)
 
     @property
@@ -114,7 +117,7 @@ class Task:
 
     @property
     def params(self) -> Json:
-        """What the task was created with: the stored call."""
+        """The parameters of the stored call."""
         return self._run.snapshot.task.original_params
 
     @property
@@ -125,19 +128,15 @@ class Task:
         return arguments if isinstance(arguments, dict) else {}
 
     @property
-    def meta(self) -> Json:
-        """The `_meta` of the request that became the task, if there was one."""
-        return self._run.snapshot.task.meta
+    def meta(self) -> Mapping[str, Json]:
+        """The `_meta` of the request that became the task; empty if there was none."""
+        meta = self._run.snapshot.task.meta
+        return meta if isinstance(meta, dict) else {}
 
     @property
-    def credentials(self) -> Json:
-        """The credentials of the caller, for adapters of frameworks. None if there are none."""
-        return self._run.snapshot.task.credentials
-
-    @property
-    def credentials_omitted(self) -> bool:
+    def credentials_not_stored(self) -> bool:
         """Whether the caller had credentials that were not stored, because there was no key."""
-        return self._run.snapshot.task.credentials_omitted
+        return self._run.snapshot.task.credentials_not_stored
 
     @property
     def is_encrypted(self) -> bool:
@@ -146,7 +145,7 @@ class Task:
 
     @property
     def attempt(self) -> int:
-        """1 the first time, one more each time that it was started again."""
+        """The number of this attempt: 1 for the first, and one more for each further start."""
         return self._run.attempt
 
     @property
@@ -156,18 +155,18 @@ class Task:
 
     @property
     def last_error(self) -> str | None:
-        """Why the attempt before this one failed."""
+        """Why the previous attempt failed or was interrupted. None if there was none."""
         return self._run.snapshot.task.last_failure
 
-    # State that survives
+    # State that is kept for later attempts
 
     @property
     def variables(self) -> Variables:
-        """State that is shared with the client, as last read here: the client may have set some of it."""
+        """State that is shared with the client, as last read. The client can change it, too."""
         return self._run.snapshot.task.variables
 
     async def set_variables(self, changes: Mapping[str, JsonLike]) -> Variables:
-        """Merge into the variables; they are stored when this returns. `None` removes a name."""
+        """Change some variables, which are stored when this returns. The value `None` removes a variable."""
         await self._run.write(
             lambda task, now, config: edits.set_variables(task, changes, now=now, config=config)
         )
@@ -175,11 +174,11 @@ class Task:
 
     @property
     def checkpoint(self) -> Variables:
-        """State of the work alone, as an earlier attempt left it. No client reads or writes it."""
+        """State that this or an earlier attempt has saved. Clients cannot read or write it."""
         return self._run.snapshot.task.checkpoint
 
     async def save_checkpoint(self, changes: Mapping[str, JsonLike]) -> Variables:
-        """Merge into the checkpoint; it is stored when this returns. `None` removes a name."""
+        """Change parts of the checkpoint, which are stored when this returns. `None` removes a part."""
         await self._run.write(
             lambda task, now, config: edits.save_checkpoint(task, changes, now=now, config=config)
         )
@@ -188,7 +187,7 @@ class Task:
     async def report_progress(
         self, progress: float | None = None, total: float | None = None, message: str | None = None
     ) -> None:
-        """Report how far the work is. Frequent reports are combined, and written a few times a second."""
+        """Report progress. Frequent reports are combined, and written a few times a second."""
         reported = None if progress is None else Progress(done=progress, total=total)
         await self._run.reporter.report(message, reported)
 
@@ -204,12 +203,12 @@ class Task:
 
     @property
     def questions(self) -> Mapping[str, Input]:
-        """Everything that was ever asked, by key, with its answer if there is one."""
+        """All questions that the task has asked, by key, with their answers if there are any."""
         return self._run.snapshot.task.inputs
 
     @property
     def client_capabilities(self) -> tuple[str, ...]:
-        """What can be asked: what the client declared, or everything if operators may answer too."""
+        """What the client declared that it can be asked, or everything if operators may answer too."""
         task = self._run.snapshot.task
         if task.client_can is None or task.operators_answer:
             return tuple(Capability)
@@ -236,12 +235,12 @@ class Task:
         key: str | None = None,
         deadline: Duration | None = None,
     ) -> Elicited[Any]:
-        """Ask the user for a form: a pydantic model, or a JSON schema. Returns at once if an earlier attempt
-        has the answer already.
+        """Ask the user to fill in a form, which is described by a pydantic model or a JSON schema. Return at
+        once if an earlier attempt got the answer.
 
-        If there is no answer within `deadline` (by default the ttl of the task), the task fails. Raises
-        ClientCannotAnswer if the client did not declare that it can be asked, and InputFailed if it answers
-        with a JSON-RPC error.
+        If there is no answer within `deadline`, the task fails. By default, the deadline is the
+        `input_deadline` of the function or, if it has none, the ttl of the task. Raise ClientCannotAnswer if
+        the client did not declare that it can be asked, and InputFailed if it answers with a JSON-RPC error.
         """
         is_model = isinstance(schema, type)
         form: JsonLike = _form_of(schema.model_json_schema()) if is_model else schema or EMPTY_FORM
@@ -255,7 +254,7 @@ class Task:
     async def elicit_url(
         self, message: str, url: str, *, key: str | None = None, deadline: Duration | None = None
     ) -> Elicited[None]:
-        """Ask the user to open a page. The answer says whether the user agreed, not what happened there."""
+        """Ask the user to open a page. The answer says whether the user agreed, not what happened on it."""
         name = key or self._question_key(InputKind.ELICITATION, {"message": message, "url": url})
         params: JsonLike = {
             "mode": "url",
@@ -287,13 +286,13 @@ class Task:
         return cast("RootsAnswer", asked.answer).roots
 
     def check_askable(self, requests: Mapping[str, InputRequest]) -> None:
-        """Raise ClientCannotAnswer if the client did not declare that it can be asked one of these."""
+        """Raise ClientCannotAnswer if the client did not declare that it can answer one of these."""
         self._run.check_askable(requests)
 
     async def ask(self, requests: Mapping[str, InputRequest]) -> dict[str, Input]:
-        """Ask several things at once, each under its own key, and wait until all are answered.
+        """Ask several questions at once, each under its own key, and wait until all are answered.
 
-        A key that was asked before, in this attempt or an earlier one, is not asked again. Raises InputFailed
+        A key that was asked before, in this attempt or an earlier one, is not asked again. Raise InputFailed
         if one of the answers is a JSON-RPC error.
         """
         return await self._run.ask(requests)
@@ -308,7 +307,7 @@ class Task:
         timeout: float | None = None,  # noqa: ASYNC109
         timeout_error: InputError | None = None,
     ) -> Input:
-        """Ask one question. Without a key, its order among the questions and its contents identify it.
+        """Ask one question. Without a key, the question is identified by its contents and its position.
 
         If there is no answer within `timeout`, store `timeout_error` as the answer, and raise InputFailed.
         """
@@ -335,11 +334,11 @@ class Task:
     # Cancellation
 
     def is_cancelled(self) -> bool:
-        """Return whether the task should end. A coroutine is cancelled besides; a thread must ask here."""
+        """Return whether the task should end. A coroutine is also cancelled; a plain function must check."""
         return self._run.cancellation.is_requested
 
     def check_cancelled(self) -> None:
-        """Raise TaskCancelled if the task should end. For plain functions, which call it now and then."""
+        """Raise TaskCancelled if the task should end. A plain function should call this regularly."""
         if self.is_cancelled():
             raise TaskCancelled
 
@@ -348,7 +347,7 @@ EMPTY_FORM: JsonLike = {"type": "object", "properties": {}}
 
 
 def _form_of(schema: dict[str, Any]) -> JsonLike:
-    """Return the schema of a model as forms allow it: a field that may be None is one that may be missing."""
+    """Return the schema of a model without the type `null`, which forms do not allow."""
     properties: dict[str, Any] = schema.get("properties", {})
     return {**schema, "properties": {name: _field_of(each) for name, each in properties.items()}}
 
@@ -370,13 +369,23 @@ def current_task() -> Task:
     """Return the task whose function runs here. Raise RuntimeError outside of a task."""
     task = _current.get()
     if task is None:
-        raise RuntimeError("no task runs here; current_task() works in a durable function, and what it calls")
+        raise RuntimeError(
+            "no task is running here; call current_task() in a durable function or in code that it calls"
+        )
     return task
 
 
 def find_current_task() -> Task | None:
     """Return the task whose function runs here, or None."""
     return _current.get()
+
+
+def stored_credentials(task: Task) -> Json:
+    """Return the credentials of the caller as they were stored, or None if there are none.
+
+    Only for adapters of frameworks, which must not show a function a token that has expired.
+    """
+    return task._run.snapshot.task.credentials  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
 
 
 def set_current_task(task: Task) -> None:

@@ -1,7 +1,7 @@
-"""What operators see of the runtime: spans and metrics through the OpenTelemetry API, and names for logs.
+"""Spans and metrics of the runtime, through the OpenTelemetry API.
 
-Without an SDK, set up by the application before it opens a runtime, all of this does nothing. Task ids stand
-in spans and logs, owners only as a digest; no parameter, variable or result does.
+There are none unless the application sets up an OpenTelemetry SDK before it opens a runtime. Spans contain
+the ids of tasks and digests of their owners, but no parameters, variables or results.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _tracer = trace.get_tracer("perdure")
 _meter = metrics.get_meter("perdure")
 
 _created = _meter.create_counter("perdure.tasks.created", description="Tasks created")
-_claimed = _meter.create_counter("perdure.tasks.claimed", description="Tasks taken from the queue")
-_ended = _meter.create_counter("perdure.runs.ended", description="Runs that ended, by what the task became")
-_dropped = _meter.create_counter("perdure.runs.dropped", description="Runs whose lease was lost")
-_recovered = _meter.create_counter("perdure.tasks.recovered", description="Tasks taken from lost workers")
-_swept = _meter.create_counter("perdure.records.swept", description="Expired records removed")
-_running = _meter.create_up_down_counter("perdure.runs.active", description="Runs under way")
-_waited = _meter.create_histogram("perdure.task.wait", "s", "From being due to being claimed")
-_lasted = _meter.create_histogram("perdure.task.duration", "s", "From creation to the end")
+_claimed = _meter.create_counter("perdure.tasks.claimed", description="Tasks claimed from the queue")
+_ended = _meter.create_counter("perdure.runs.ended", description="Runs that ended, by the status of the task")
+_dropped = _meter.create_counter("perdure.runs.dropped", description="Runs whose claim was lost")
+_recovered = _meter.create_counter("perdure.tasks.recovered", description="Tasks recovered from lost workers")
+_purged = _meter.create_counter("perdure.records.purged", description="Expired records removed")
+_running = _meter.create_up_down_counter("perdure.runs.active", description="Runs that are active")
+_waited = _meter.create_histogram("perdure.task.wait", "s", "From when a task is due until it is claimed")
+_lasted = _meter.create_histogram("perdure.task.duration", "s", "From the creation of a task until it ends")
 
 
 _nothing: AbstractContextManager[Span] = nullcontext(INVALID_SPAN)
@@ -55,8 +55,8 @@ def recovering(task: TaskRecord) -> AbstractContextManager[Span]:
     return _span("perdure.recover", task)
 
 
-def sweeping() -> AbstractContextManager[Span]:
-    return _tracer.start_as_current_span("perdure.sweep")
+def purging() -> AbstractContextManager[Span]:
+    return _tracer.start_as_current_span("perdure.purge")
 
 
 def _span(name: str, task: TaskRecord) -> AbstractContextManager[Span]:
@@ -66,7 +66,7 @@ def _span(name: str, task: TaskRecord) -> AbstractContextManager[Span]:
 
 
 class _Observer:
-    """Whether an SDK was set up when a runtime last began. Spans that nobody sees cost time all the same."""
+    """Whether there was an SDK when the newest runtime was created. If not, spans would only cost time."""
 
     def __init__(self) -> None:
         self.is_there = False
@@ -79,7 +79,7 @@ observer = _Observer()
 
 
 def within_current_trace(surroundings: Context) -> Context:
-    """Such surroundings, in which what follows belongs to the trace of now."""
+    """Return a copy of a context in which new spans belong to the current trace."""
     copy = surroundings.copy()
     if observer.is_there:
         copy.run(context.attach, context.get_current())
@@ -87,9 +87,10 @@ def within_current_trace(surroundings: Context) -> Context:
 
 
 def keep_error_out_of_span() -> None:
-    """Keep the text of an error that is about to be raised out of the current span.
+    """Prevent the current span from recording the text of an error that is raised next.
 
-    The request succeeds: the error is the outcome of its task. A status of OK is final.
+    The span gets the status OK, which is final. It is also right, because the request succeeds: the error is
+    the outcome of its task.
     """
     trace.get_current_span().set_status(StatusCode.OK)
 
@@ -128,9 +129,9 @@ def recovered(task: TaskRecord) -> None:
     _recovered.add(1, _ending(task.function, task.status))
 
 
-def swept(count: int) -> None:
-    trace.get_current_span().set_attribute("perdure.swept", count)
-    _swept.add(count)
+def purged(count: int) -> None:
+    trace.get_current_span().set_attribute("perdure.purged", count)
+    _purged.add(count)
 
 
 @lru_cache(maxsize=1024)

@@ -1,4 +1,4 @@
-"""Plain functions, called in threads."""
+"""Calls plain functions in threads."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ T = TypeVar("T")
 RunInThread: TypeAlias = Callable[..., Coroutine[Any, Any, Any]]
 
 run_in_thread: ContextVar[RunInThread] = ContextVar("run_in_thread", default=anyio.to_thread.run_sync)
-"""How a function is called in a thread. Simulated time has its own way: it waits for the threads."""
+"""The function that calls another function in a thread. Simulated time replaces it, to count the calls."""
 
 
 async def call_in_thread(call: Callable[[], T]) -> T:
-    """Call it, in a thread of its own: the slots bound how many there are.
+    """Call a function in a thread of its own. The slots of the worker limit the number of threads.
 
-    A thread cannot be cancelled. Who is cancelled while it runs goes on waiting, for it to look at its task's
-    cancellation and end; cancelled a second time, leaves it behind.
+    A thread cannot be cancelled. If this call is cancelled, it keeps waiting until the function has checked
+    `task.is_cancelled()` and returned. If it is cancelled again, it abandons the thread.
     """
     limiter = anyio.CapacityLimiter(1)
     running = asyncio.ensure_future(

@@ -1,6 +1,6 @@
-"""A worker: begins runs, recovers what others lost, sweeps what expired, and stops in good order.
+"""`Worker` claims and runs tasks, recovers the tasks of lost workers, and purges expired records.
 
-Any number of workers share a storage; each does all of this, a little apart from the others by chance.
+Any number of workers can share a storage. Each does all of this, at random times.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..storage.time_types import to_seconds
 from ..tasks import NewTask, Owner, Snapshot, TaskId, TaskStore, edits
 from . import lease as leases
 from . import telemetry
-from .claiming import REFUSED, Claimer
+from .claims import REFUSED, Claimer
 from .config import RuntimeConfig
 from .deadline import Deadlines
 from .endings import Stop
@@ -35,17 +35,17 @@ from .slots import Slot, Slots
 log = logging.getLogger("perdure.runtime")
 
 DRAIN_LOOK = 0.1
-"""Seconds between two looks at what still runs, while a worker is to end."""
-SWEEP_PAUSE = 0.05
-"""Seconds between two batches of one sweep, for others to get in."""
+"""Seconds between two checks of the active runs while a worker stops."""
+PURGE_PAUSE = 0.05
+"""Seconds between two batches of a purge, so that other writes are not delayed."""
 HAND_BACK_PAUSES = (0.0, 0.1, 0.5)
-"""Seconds before each try to hand a task back. After that its lease has to run out."""
+"""Seconds before each attempt to hand a task back. If all fail, the task waits until its lease expires."""
 HANDED_BACK: Micros = 500_000
-"""After which a task that could not be started is claimed again."""
+"""Microseconds until a task that could not be started can be claimed again."""
 
 
 class Worker:
-    """Use it within `working`."""
+    """Runs tasks within `working`."""
 
     def __init__(
         self,
@@ -63,11 +63,11 @@ class Worker:
         self._claimer = Claimer(store, config, name)
         self._slots = Slots(config.concurrency, config.max_waiting_runs)
         self._intake = Intake(store, functions, self._claimer, self._slots, config, self.begin)
-        self._recovery = Recovery(store, functions, config, self._is_ours, self.name)
+        self._recovery = Recovery(store, functions, config, self._is_ours, self._claimer.attendants)
         self._deadlines = Deadlines(store, config)
         self._jobs: dict[asyncio.Task[None], Job] = {}
         self._newest: dict[TaskId, asyncio.Task[None]] = {}
-        """A task may be run again here before its last run, which lost the lease, is over."""
+        """The newest run of each task. An older run, which has lost its claim, may still be active."""
         self._creating = 0
         self._created = asyncio.Event()
         self._is_working = False
@@ -80,9 +80,9 @@ class Worker:
 
     @asynccontextmanager
     async def working(self) -> AsyncGenerator[None]:
-        """Work, until the block is left; then let finish what runs, or hand it back."""
+        """Run tasks until the block ends; then let the active runs finish, or hand their tasks back."""
         scope = anyio.CancelScope()
-        # in a task of their own, so that errors of the block reach the user as they are
+        # in a task of their own, so that errors of the block are not wrapped
         steps = asyncio.create_task(self._take_steps(scope))
         drain = 0.0
         self._is_working, self._is_stopping = True, False
@@ -106,24 +106,24 @@ class Worker:
                     self._recovery.look,
                     self._deadlines.check_questions,
                     self._deadlines.audit,
-                    self._sweep,
+                    self._purge,
                 ):
                     steps.start_soon(self._repeat, step)
 
     async def _repeat(self, step: Callable[[], Awaitable[None]]) -> None:
-        """Whatever goes wrong in a step, the next may succeed."""
+        """Repeat a step, even after an error, until the storage is closed."""
         while True:
             try:
                 await step()
             except StorageClosed:
                 return
             except Exception:
-                log.exception("a step of worker %s failed", self.name)
+                log.exception("worker %s: a background job failed; retrying", self.name)
                 await asyncio.sleep(uniform(0.5, 1.5))
 
     async def _drain(self, seconds: float) -> None:
-        """Let what runs end by itself for so long, then stop it; what may be run again is handed back."""
-        if self._creating:  # a create that is under way begins a run
+        """Let active runs finish within this time, and stop the rest. Hand back tasks that may run again."""
+        if self._creating:  # a task that is being created is run here
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._created.wait(), self._config.lease)
         await self._let_end(seconds)
@@ -134,11 +134,14 @@ class Worker:
             await asyncio.wait(
                 self._jobs, timeout=to_seconds(self._config.cancel_grace) + 2 * self._config.lease
             )
-        for job in self._jobs.values():  # the storage does not answer; others will recover it
-            log.warning("task %s was not handed back in time", job.claim.snapshot.task.task_id)
+        for job in self._jobs.values():  # the storage does not answer; other workers will recover the task
+            log.warning(
+                "task %s was not released in time; another worker will recover it",
+                job.claim.snapshot.task.task_id,
+            )
 
     async def _let_end(self, seconds: float) -> None:
-        """What waits for a client, from before or only by now, may wait for days, and is stopped."""
+        """Wait for the active runs. Stop those that wait for a client, which can take days."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         while self._jobs and (left := deadline - loop.time()) > 0:
@@ -150,14 +153,14 @@ class Worker:
     def _stop(self, job: Job) -> None:
         self._executor.cancel(job.claim.snapshot.task.task_id, Stop.SHUT_DOWN)
 
-    # Beginning a run
+    # Starting runs
 
     def reserve(self, function: Function) -> Slot | None:
-        """A place for a run that is to begin at once; None where there is none."""
+        """Return a slot for a run that starts at once. Return None if there is none, or no tasks run here."""
         return self._slots.take(function) if self._is_working else None
 
     async def create(self, owner: Owner, new: NewTask, function: Function, slot: Slot) -> Snapshot:
-        """Create a task that is in work from the start, and begin it."""
+        """Create a task that is claimed from the start, and run it."""
         self._creating += 1
         self._created.clear()
         try:
@@ -177,18 +180,18 @@ class Worker:
             return change
 
         try:
-            snapshot = await self._store.create(owner, new, lease=lease)
+            snapshot = await self._store.create(owner, new, lease=lease, worker=self.name)
         except BaseException as error:
             if claims and isinstance(error, (asyncio.CancelledError, StorageFailed)):
                 job = Job(claims[0], function, slot)
                 self._spawn(self._begin_if_created(job), job)
             else:
-                slot.give_back()
+                slot.release()
             raise
         if snapshot is claims[0].snapshot:
             self.begin(Job(claims[0], function, slot))
-        else:  # the idempotency key stands for an earlier task
-            slot.give_back()
+        else:  # the idempotency key belongs to an earlier task
+            slot.release()
         return snapshot
 
     def begin(self, job: Job) -> None:
@@ -196,10 +199,10 @@ class Worker:
         self._spawn(self._perform(job), job)
 
     def _spawn(self, work: Coroutine[None, None, None], job: Job) -> None:
-        """Do this beside everything else; the worker does not stop before it is done.
+        """Do work in the background. When the worker stops, it waits for this work.
 
-        A run sees the context variables of the worker, not those of the request that created its task: they
-        would be gone when it is run again.
+        A run has the context variables of the worker, and not those of the request that created its task,
+        which a later attempt could not have.
         """
         surroundings = telemetry.within_current_trace(self._surroundings)
         doing = asyncio.get_running_loop().create_task(work, context=surroundings)
@@ -213,40 +216,40 @@ class Worker:
             del self._newest[task_id]
 
     def _is_ours(self, lease: Record) -> bool:
-        """Whether it is the lease of a run in this process, or of the process itself."""
+        """Return whether a lease is that of a run in this process, or of the process itself."""
         if leases.is_attendance(lease):
             return lease.key == self.name or lease.key.startswith(f"{self.name}~")
         return any(job.claim.holder.holds(lease) for job in self._jobs.values())
 
     def job_of(self, task_id: TaskId) -> asyncio.Task[None] | None:
-        """What runs here for this task, to wait for; not to be cancelled."""
+        """Return the asyncio task of a run in this process, or None. The caller must not cancel it."""
         return self._newest.get(task_id)
 
     async def _perform(self, job: Job) -> None:
         try:
             if self._is_stopping:
-                await self._hand_back(job.claim, "the worker was shut down before the task began")
+                await self._hand_back(job.claim, "the worker was shut down before the task started")
             else:
                 await self._executor.submit(job)
         except Exception as error:
-            log.exception("task %s could not be run", job.claim.snapshot.task.task_id)
-            await self._hand_back(job.claim, f"it could not be started: {error}")
+            log.exception("could not start task %s; handing it back", job.claim.snapshot.task.task_id)
+            await self._hand_back(job.claim, f"the worker could not start the task: {error}")
         finally:
-            job.slot.give_back()
+            job.slot.release()
 
     async def _hand_back(self, claim: Claim, reason: str) -> None:
-        """The executor did not take it: let another worker try, or this one a little later.
+        """Return a task that was not started to its queue, for another worker, or for this one later.
 
-        A commit that fails is repeated. If it was written all the same, the repetition is refused.
+        A write that fails is repeated. If it was stored after all, the repetition is refused.
         """
         for pause in HAND_BACK_PAUSES:
             await asyncio.sleep(pause)
             try:
                 await self._release(claim, reason)
             except (StorageClosed, *REFUSED) as error:
-                log.warning("task %s was not handed back: %s", claim.snapshot.task.task_id, error)
+                log.warning("did not return task %s to the queue: %s", claim.snapshot.task.task_id, error)
             except StorageError as error:
-                log.warning("task %s could not be handed back: %s", claim.snapshot.task.task_id, error)
+                log.warning("could not return task %s to the queue: %s", claim.snapshot.task.task_id, error)
                 continue
             return
 
@@ -260,21 +263,21 @@ class Worker:
         )
 
     async def _begin_if_created(self, job: Job) -> None:
-        """A create whose answer was lost may have been written, and then its task says that it is in work."""
+        """Run a claimed task if it was stored, which is unknown because the response was lost."""
         claim = await find_out(job.claim, self._store)
         if claim is None:
-            job.slot.give_back()
+            job.slot.release()
         else:
             await self._perform(replace(job, claim=claim))
 
-    # Upkeep
+    # Purging
 
-    async def _sweep(self) -> None:
+    async def _purge(self) -> None:
         await asyncio.sleep(to_seconds(self._config.purge_interval) * uniform(0.5, 1.5))
         more = True
         while more:
-            with telemetry.sweeping():
-                swept = await self._store.purge()
-                telemetry.swept(len(swept.purged))
-            more = swept.more
-            await asyncio.sleep(SWEEP_PAUSE)
+            with telemetry.purging():
+                purged = await self._store.purge()
+                telemetry.purged(len(purged.purged))
+            more = purged.more
+            await asyncio.sleep(PURGE_PAUSE)

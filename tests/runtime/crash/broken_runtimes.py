@@ -35,7 +35,7 @@ async def _recover_what_lives(self: Recovery) -> None:
         leases.expiry_lane(self._store.application), until=now + HOUR, limit=5, now=now
     )
     for lease in held:
-        await recovery.recover(lease, self._store, self._functions, self._process)
+        await recovery.recover(lease, self._store, self._functions, self._attendants)
 
 
 def finish_without_lease() -> None:

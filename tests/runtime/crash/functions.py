@@ -16,7 +16,7 @@ from typing import Self
 import anyio.from_thread
 import msgspec
 
-from perdure.runtime import Again, App, Failed, RuntimeConfig, Task
+from perdure.runtime import App, Retry, RuntimeConfig, Task, TaskFailed
 from perdure.storage.time_types import to_seconds
 from perdure.tasks import StoreConfig
 from perdure.tasks.canonical_json import JsonLike
@@ -203,14 +203,14 @@ async def flaky(n: int, task: Task) -> Result:
     with RunLog(task, "flaky") as diary:
         await diary.step()
         if task.attempt < 3:
-            raise Again("busy", after=Random(n).uniform(0, 0.2))
+            raise Retry("busy", after=Random(n).uniform(0, 0.2))
         return diary.result(n)
 
 
 async def failing(n: int, task: Task) -> Result:
     with RunLog(task, "failing") as diary:
         await diary.step()
-        raise Failed(-32001, f"not {n}")
+        raise TaskFailed(-32001, f"not {n}")
 
 
 async def patient(n: int, task: Task) -> Result:

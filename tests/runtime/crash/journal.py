@@ -118,14 +118,14 @@ class Complained(Note, frozen=True, kw_only=True):
     text: str
 
 
-Blow: TypeAlias = Literal["killed", "doomed", "frozen", "thawed", "dismissed"]
+Fault: TypeAlias = Literal["killed", "doomed", "frozen", "thawed", "dismissed"]
 
 
 class Struck(Note, frozen=True, kw_only=True):
     """What was done to a process. One that is doomed had arranged to die at a commit of its own."""
 
     victim: str
-    how: Blow
+    how: Fault
 
 
 # Of records, whoever reads or writes them

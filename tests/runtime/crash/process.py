@@ -81,7 +81,7 @@ class Listener(logging.Handler):
         self._journal = journal
 
     def emit(self, record: logging.LogRecord) -> None:
-        if "lease is lost" in record.getMessage() and isinstance(record.args, tuple):
+        if "no outcome was stored" in record.getMessage() and isinstance(record.args, tuple):
             task, attempt, *_ = record.args
             self._journal.add(Dropped(task=str(task), attempt=int(str(attempt))))
         elif record.levelno >= logging.ERROR:

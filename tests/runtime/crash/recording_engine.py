@@ -39,7 +39,7 @@ from perdure.storage import (
     open_storage,
     register_engine,
 )
-from perdure.tasks.stored_task import TASKS
+from perdure.tasks.task_snapshot import TASKS
 
 from ...forwarding_engine import ForwardingEngine
 from . import journal

@@ -18,14 +18,14 @@ from perdure.runtime.lease import LEASES
 from perdure.storage import Insert, Record, Space, Storage, open_storage
 from perdure.storage.time_types import system_clock, to_seconds
 from perdure.tasks.lifecycle import ACTIVE_STATUSES
-from perdure.tasks.stored_task import TASKS
+from perdure.tasks.task_snapshot import TASKS
 
 from ...conditions import wait_until_stopped
 from ...fork_server import DEVNULL, PIPE, ForkedProcess, spawn
 from ...storage.engines import new_url
 from . import journal
 from .functions import QUICK, beating
-from .journal import Began, Blow, Cancelled, Complained, Event, Heard, Journal, Struck
+from .journal import Began, Cancelled, Complained, Event, Fault, Heard, Journal, Struck
 from .process import Orders, Role
 from .recording_engine import Doom, Moment
 
@@ -211,9 +211,12 @@ class ProcessPool:
         while True:
             await asyncio.sleep(0.02)
             for name in [each for each in self.awake if each.startswith("worker") and self._is_at_work(each)]:
+                process = self._processes.get(name)
+                if process is None:  # it has ended while another was frozen
+                    continue
                 self._freeze(name)
-                await wait_until_stopped(self._processes[name].pid)
-                if await others_can_write(storage):
+                await wait_until_stopped(process.pid)
+                if name in self._processes and await others_can_write(storage):
                     return name
                 self.thaw(name)
 
@@ -256,11 +259,11 @@ class ProcessPool:
             self._asleep.discard(name)
             self._strike(name, "thawed", signal.SIGCONT)
 
-    def _strike(self, name: str, how: Blow, blow: signal.Signals) -> None:
+    def _strike(self, name: str, how: Fault, number: signal.Signals) -> None:
         process = self._processes.get(name)
         if process is not None and process.returncode is None:
             self.journal.add(Struck(victim=name, how=how))
-            process.send_signal(blow)
+            process.send_signal(number)
 
 
 # The storage, from outside

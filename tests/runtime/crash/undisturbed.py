@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 
 from perdure.storage import open_storage
-from perdure.tasks.stored_task import TASKS
+from perdure.tasks.task_snapshot import TASKS
 
 from . import recording_engine
 from .clients import OWNERS, Client

@@ -1,18 +1,19 @@
-"""Step workflows: a task made of named steps, each with its result, kept in the task's variables.
+"""Workflows: tasks that consist of named steps. The results of the steps are stored in the checkpoint.
 
     report = Workflow("report", [
         Step("find", find_rows, {"year": Param("year")}),
         Step("draw", draw_chart, {"rows": Output("find", "rows"), "colour": "blue"}),
     ])
-    app.workflow(report, retries=2)  # or `await run(report, task)`, in a durable tool of the same parameters
+    app.workflow(report, retries=2)  # or, in a durable tool with the same parameters: await run(report, task)
 
-Each step is written as it ends, so one that is done is never done again. Where a step cannot go on, the task
-asks its client (`input_required`) and lets go of its worker; the answer, from wherever, lets it continue.
-Read `definition`, then `pausing` (why it stops), then `running`.
+The result of each step is stored when the step ends, and a step that has completed is not run again. If a
+step cannot continue, the task asks its client (`input_required`) and releases its worker. After the answer,
+the task continues in any process. Read `definition`, then `pauses` (why a workflow pauses), then `execution`.
 """
 
 from .definition import Output, Param, Source, Step, Workflow
-from .pausing import (
+from .execution import run
+from .pauses import (
     Paused,
     Reason,
     SchemaMismatch,
@@ -20,7 +21,6 @@ from .pausing import (
     UnresolvableParameters,
     UnresolvedDependency,
 )
-from .running import run
 from .state import StepState, WorkflowState, state_of
 
 __all__ = [

@@ -1,8 +1,8 @@
-"""How far a workflow is, as it is stored in the checkpoint of its task.
+"""The state of a workflow, which is stored in the checkpoint of its task.
 
-workflow.step.<name>         what came of a step: status, result, error
-workflow.arguments.<name>    arguments for a step that came from outside
-workflow.paused              why it pauses, and the key of the question that it asked
+workflow.step.<name>         the outcome of a step: status, result, error
+workflow.arguments.<name>    arguments of a step that the client has provided
+workflow.paused              why the workflow pauses, and the key of the question that it asked
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from ...tasks import Json, Variables
-from .pausing import Paused
+from .pauses import Paused
 
 STEP = "workflow.step."
 ARGUMENTS = "workflow.arguments."
@@ -20,10 +20,10 @@ PAUSED = "workflow.paused"
 
 
 class StepState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What came of a step."""
+    """The outcome of a step."""
 
     status: Literal["completed", "failed", "given"]
-    """`given`: its result came from outside."""
+    """`given`: the client has provided the result."""
     result: Json = None
     error: str | None = None
 
@@ -38,16 +38,16 @@ class StepState(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class WorkflowState(msgspec.Struct, frozen=True):
-    """All of it."""
+    """The complete state of a workflow."""
 
     steps: dict[str, StepState]
-    """Those that have ended, by name."""
+    """The outcomes of the steps that have ended, by name."""
     arguments: dict[str, dict[str, Json]]
     paused: Paused | None
 
 
 def state_of(checkpoint: Variables) -> WorkflowState:
-    """The state of a workflow, from the checkpoint of its task."""
+    """Return the state of a workflow from the checkpoint of its task."""
     paused = checkpoint.get(PAUSED)
     return WorkflowState(
         steps={

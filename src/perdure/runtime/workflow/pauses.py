@@ -1,4 +1,4 @@
-"""The four reasons for which a workflow pauses, what it asks then, and what an answer does."""
+"""The four reasons why a workflow pauses, and the question that it asks for each of them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from ...tasks.canonical_json import JsonLike
 
 class _Reason(msgspec.Struct, frozen=True, tag_field="reason"):
     step: str
-    """The step that cannot go on."""
+    """The step that cannot continue."""
 
 
 class UnresolvableParameters(_Reason, frozen=True, tag="unresolvable_parameters"):
-    """Nothing says what these arguments of the step are. Answered with their values."""
+    """Some arguments of the step have no value. The answer must contain their values."""
 
     missing: tuple[str, ...]
 
     @property
     def message(self) -> str:
-        return f"step {self.step!r} needs {', '.join(self.missing)}"
+        return f"step {self.step!r} needs values for {', '.join(self.missing)}"
 
 
 class SchemaMismatch(_Reason, frozen=True, tag="schema_mismatch"):
-    """These arguments are not what the step takes. Answered with better values."""
+    """Some arguments do not match the signature of the step. The answer must contain other values."""
 
     fields: dict[str, str]
     """What is wrong, by argument."""
@@ -34,15 +34,15 @@ class SchemaMismatch(_Reason, frozen=True, tag="schema_mismatch"):
     @property
     def message(self) -> str:
         wrong = "; ".join(f"{name}: {reason}" for name, reason in self.fields.items())
-        return f"step {self.step!r} cannot take its arguments ({wrong})"
+        return f"step {self.step!r} got invalid arguments ({wrong})"
 
 
 class ToolError(_Reason, frozen=True, tag="tool_error"):
-    """The step's function raised. Answered with `retry`, or with the `result` got in another way."""
+    """The function of the step raised an exception. The answer must contain `retry` or a `result`."""
 
     error: str
     retryable: bool
-    """Whether the function itself said that another attempt may succeed."""
+    """Whether the function raised `Retry`."""
 
     @property
     def message(self) -> str:
@@ -50,13 +50,13 @@ class ToolError(_Reason, frozen=True, tag="tool_error"):
 
 
 class UnresolvedDependency(_Reason, frozen=True, tag="unresolved_dependency"):
-    """It needs the result of an optional step that failed. Answered with that `result`."""
+    """The step needs the result of an optional step that failed. The answer must contain that `result`."""
 
     producer: str
 
     @property
     def message(self) -> str:
-        return f"step {self.step!r} needs the result of step {self.producer!r}, which has none"
+        return f"step {self.step!r} needs the result of step {self.producer!r}, which failed"
 
 
 Reason: TypeAlias = UnresolvableParameters | SchemaMismatch | ToolError | UnresolvedDependency
@@ -70,19 +70,19 @@ class Paused(msgspec.Struct, frozen=True):
 
 
 class Blocked(Exception):
-    """A step cannot go on."""
+    """Raised when a step cannot continue."""
 
     def __init__(self, why: Reason) -> None:
         super().__init__(why.message)
         self.why = why
 
 
-_RESULT: JsonLike = {"description": "the result of the step, got in another way"}
+_RESULT: JsonLike = {"description": "the result to use instead of running the step"}
 _RETRY: JsonLike = {"type": "boolean", "description": "run the step again"}
 
 
 def question_of(why: Reason) -> InputRequest:
-    """What is asked of the client: a form for what lacks."""
+    """Return the question for the client: a form for what is missing."""
     match why:
         case UnresolvableParameters(missing=names):
             properties: dict[str, JsonLike] = {name: {} for name in names}

@@ -1,4 +1,4 @@
-"""Claiming: taking a task from the queue of its function, so that nobody else does."""
+"""Claims queued tasks, so that only one worker runs each of them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ..storage.inspection_and_quarantine import quarantine
 from ..tasks import Snapshot, StoreConfig, TaskRecord, TaskStore, edits, expiry_and_deadlines
 from ..tasks.errors import ClaimLost, ConcurrentModification, CorruptRecord, NotFound
 from ..tasks.store import Edit
-from ..tasks.stored_task import lease_address
+from ..tasks.task_snapshot import lease_address
 from . import lease as leases
 from . import telemetry
-from .attendance import Attendant, cancel_unattended, find_attendant
+from .attendance import Attendant, Attendants, cancel_unattended
 from .config import RuntimeConfig
 from .endings import end_task, refusal_to_start, unless_cancelled
 from .function import Function
@@ -28,25 +28,28 @@ log = logging.getLogger("perdure.runtime")
 
 
 class Claimer:
-    """Makes claims in the name of one worker."""
+    """Claims tasks for one worker."""
 
     def __init__(self, store: TaskStore, config: RuntimeConfig, name: str | None = None) -> None:
         self.name = f"{name or f'{socket.gethostname()}-{os.getpid()}'}-{secrets.token_hex(6)}"
         self._store = store
         self._lasts: Micros = round(config.lease * 1_000_000)
         self._claims = 0
+        self.attendants = Attendants(store, config, self.name)
 
     def new_holder(self) -> Holder:
-        """For one claim. No other has its name, so who finds it in a lease knows that it is theirs."""
+        """Return the holder of a new claim. Its name is unique, and marks the lease of this claim."""
         self._claims += 1
         name = f"{self.name}#{self._claims}"
         return Holder(name, self._store.application, self._lasts, self._store.clock)
 
     async def claim(self, waiting: Record, function: Function) -> Claim | None:
-        """Claim a task that waits. None where another was quicker, or the task was not to be run any more.
+        """Claim a queued task. Return None if it must not be run any more and was ended instead.
 
-        Raises NotReadableHere if a newer version wrote the task or its lease, or a key is missing; both are
-        left as they are. Raises AttendantSilent if the process in which its client waits may be lost.
+        Raise one of `REFUSED` if another worker was faster or the task no longer exists. Raise
+        NotReadableHere if a newer version of perdure wrote the task or its lease, or a key is missing. In
+        that case, both are left unchanged. Raise AttendantLate if the process in which the client of the
+        task waits may be lost.
         """
         snapshot = await read_or_quarantine(waiting, self._store)
         if snapshot is None:
@@ -58,19 +61,19 @@ class Claimer:
                     return await self._claim(snapshot, start, None)
             before = await self._store.storage.get(lease_address(snapshot.record), now=self._store.clock())
             if before is not None and before.tag == leases.HELD:
-                raise ClaimLost  # another was quicker
+                raise ClaimLost  # another worker was faster
             if before is not None:
                 leases.read(before)
             return await self._claim(snapshot, start, before)
 
     async def _start_of(self, task: TaskRecord, function: Function) -> Edit:
-        match await find_attendant(task, self._store, self.name):
+        match await self.attendants.find(task):
             case Attendant.LOST:
                 return cancel_unattended
-            case Attendant.SILENT if expiry_and_deadlines.is_started(task):
-                raise AttendantSilent
+            case Attendant.LATE if expiry_and_deadlines.is_started(task):
+                raise AttendantLate
             case _:
-                return _begin(function)
+                return _begin(function, self.name)
 
     async def _claim(self, snapshot: Snapshot, start: Edit, before: Record | None) -> Claim | None:
         holder = self.new_holder()
@@ -85,7 +88,7 @@ class Claimer:
 
         try:
             claimed = await self._store.edit(snapshot, start, lease=lease)
-        except StorageFailed:  # but it may have been written, and then nobody else would know
+        except StorageFailed:  # if the claim was stored after all, no other worker would run the task
             found = await find_out(Claim(snapshot, taken[0], holder), self._store) if taken else None
             if found is None:
                 raise
@@ -101,29 +104,31 @@ class Claimer:
         telemetry.claimed(claimed.task, waiting.record.wake_at or now, now)
 
 
-class AttendantSilent(Exception):
-    """Raised by a claim that is to be repeated a little later."""
+class AttendantLate(Exception):
+    """Raised by a claim that must be repeated later: the process in which the client waits may be lost."""
 
 
 REFUSED = (ConcurrentModification, ClaimLost, NotFound)
-"""What a claim raises where another was quicker."""
+"""The errors that a claim raises if another worker was faster, or if the task no longer exists."""
 
 
 async def read_or_quarantine(record: Record, store: TaskStore) -> Snapshot | None:
-    """The task of a record in the queue, or of a lease; None if it is damaged, and was quarantined."""
+    """Return the task of a record. If the record is damaged, quarantine it and return None."""
     try:
         return Snapshot.from_record(record, store.keys)
     except CorruptRecord:
-        log.exception("a record in the queue, or with a lease, is damaged, and is quarantined")
+        log.exception("a task record is damaged and cannot be read; quarantining it")
         await quarantine(store.storage, record, now=store.clock())
         return None
 
 
-def _begin(function: Function) -> Edit:
-    """Count an attempt before it starts; or end a task that is cancelled or may not be started again."""
+def _begin(function: Function, worker: str) -> Edit:
+    """Return an edit that claims a task, or ends it if it was cancelled or must not be started again."""
 
     def edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
         refusal = refusal_to_start(function, task, now)
-        return edits.claim(task, now=now) if refusal is None else end_task(task, refusal, now, config)
+        if refusal is not None:
+            return end_task(task, refusal, now, config)
+        return edits.claim(task, worker=worker, now=now)
 
     return unless_cancelled(edit)

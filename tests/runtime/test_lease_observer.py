@@ -1,13 +1,13 @@
-"""Recovery's patience: who is heard of is spared, whatever the clocks say."""
+"""Recovery leaves alone the leases that are renewed, whatever the clocks say."""
 
 from __future__ import annotations
 
 import hypothesis.strategies as st
 from hypothesis import given
 
-from perdure.runtime.recovery import Patience
+from perdure.runtime.recovery import LeaseObserver
 from perdure.storage import Record
-from perdure.tasks.stored_task import LEASES
+from perdure.tasks.task_snapshot import LEASES
 
 from ..markers import row
 
@@ -25,10 +25,10 @@ def lease(key: str, version: int) -> Record:
 
 @row(63)
 @given(looks)
-def test_a_lease_is_taken_only_after_it_stood_still_for_long_enough_under_our_eyes(
+def test_a_lease_is_taken_only_after_it_was_observed_unchanged_for_long_enough(
     history: list[tuple[float, dict[str, int]]],
 ) -> None:
-    patience = Patience(SECONDS)
+    observer = LeaseObserver(SECONDS)
     at = 0.0
     versions = dict.fromkeys("abc", 1)
     since: dict[str, float] = {}
@@ -42,13 +42,13 @@ def test_a_lease_is_taken_only_after_it_stood_still_for_long_enough_under_our_ey
                 since.pop(key, None)
                 if key in grown:
                     since[key] = at
-        worn = patience.worn_out([lease(key, versions[key]) for key in grown], at)
-        assert {each.key for each in worn} == {key for key in grown if at - since[key] >= SECONDS}
+        found = observer.not_renewed([lease(key, versions[key]) for key in grown], at)
+        assert {each.key for each in found} == {key for key in grown if at - since[key] >= SECONDS}
 
 
 def test_an_observer_that_cannot_write_starts_over() -> None:
-    patience = Patience(SECONDS)
-    assert patience.worn_out([lease("a", 1)], 0.0) == []
-    patience.start_over()
-    assert patience.worn_out([lease("a", 1)], 10.0) == []
-    assert patience.worn_out([lease("a", 1)], 20.0) == [lease("a", 1)]
+    observer = LeaseObserver(SECONDS)
+    assert observer.not_renewed([lease("a", 1)], 0.0) == []
+    observer.reset()
+    assert observer.not_renewed([lease("a", 1)], 10.0) == []
+    assert observer.not_renewed([lease("a", 1)], 20.0) == [lease("a", 1)]

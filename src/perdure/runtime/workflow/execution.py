@@ -1,4 +1,4 @@
-"""Running a workflow: the steps that are not done yet, one after the other, each written as it ends."""
+"""Runs the steps of a workflow that have not ended yet, and stores the result of each."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ...tasks.canonical_json import JsonLike
 from ...tasks.errors import InvalidValue
 from ...tasks.inputs import ElicitationAnswer
 from ..endings import said_by
-from ..errors import Again, Failed, Pause
+from ..errors import Pause, Retry, TaskFailed
 from ..function import arguments_of, is_coroutine_function, task_parameter
 from ..task import Task
 from ..threads import call_in_thread
 from .definition import Output, Param, Source, Step, Workflow
-from .pausing import (
+from .pauses import (
     Blocked,
     Paused,
     Reason,
@@ -37,7 +37,7 @@ DECLINED = -32800
 
 
 async def run(workflow: Workflow, task: Task) -> JsonLike:
-    """Do what is left of it. The handler of a workflow's task."""
+    """Run the steps that have not ended yet, and return the result of the workflow."""
     await _continue(task)
     for number, step in enumerate(workflow.steps):
         task.check_cancelled()
@@ -49,13 +49,13 @@ async def run(workflow: Workflow, task: Task) -> JsonLike:
 
 
 async def _do(step: Step, task: Task) -> None:
-    """Run one step and write what came of it, or pause."""
+    """Run one step and store its outcome, or pause."""
     state = state_of(task.checkpoint)
     try:
         arguments = _checked(step, _resolved(step, state, task.params))
         await _write(step, await _call(step, arguments, task), task)
     except Blocked as blocked:
-        key = f"{step.name}-{len(task.questions) + 1}"  # no key twice in a task's life
+        key = f"{step.name}-{len(task.questions) + 1}"  # a task can use a key only once
         paused = msgspec.to_builtins(Paused(key, blocked.why))
         raise Pause({key: question_of(blocked.why)}, checkpoint={PAUSED: paused}) from blocked
 
@@ -63,20 +63,22 @@ async def _do(step: Step, task: Task) -> None:
 async def _write(step: Step, ended: StepState, task: Task) -> None:
     try:
         await task.save_checkpoint({STEP + step.name: ended.as_json()})
-    except InvalidValue as error:  # more than a checkpoint may hold
-        raise Blocked(ToolError(step.name, f"the result cannot be kept: {error}", retryable=False)) from error
+    except InvalidValue as error:  # for example because it is too large for a checkpoint
+        raise Blocked(
+            ToolError(step.name, f"the result cannot be stored: {error}", retryable=False)
+        ) from error
 
 
 async def _call(step: Step, arguments: Mapping[str, object], task: Task) -> StepState:
     try:
         return StepState("completed", await _result(step, arguments, task))
     except Exception as error:
-        if isinstance(error, PerdureError) and not isinstance(error, (Again, Failed)):
-            raise  # the task's own affairs: it was cancelled, it asks, its storage is busy
+        if isinstance(error, PerdureError) and not isinstance(error, (Retry, TaskFailed)):
+            raise  # not an error of the step: a cancellation, a question, a busy storage
         said = str(error) if isinstance(error, PerdureError) else said_by(error)
         if step.optional:
             return StepState("failed", error=said)
-        raise Blocked(ToolError(step.name, said, isinstance(error, Again))) from error
+        raise Blocked(ToolError(step.name, said, isinstance(error, Retry))) from error
 
 
 async def _result(step: Step, arguments: Mapping[str, object], task: Task) -> Json:
@@ -91,10 +93,10 @@ async def _result(step: Step, arguments: Mapping[str, object], task: Task) -> Js
     try:
         return canonical_json.decode(canonical_json.encode_checked("result", result))
     except InvalidValue as error:
-        raise TypeError(str(error)) from error  # a fault of the step, as any other that it may have
+        raise TypeError(str(error)) from error  # like any other error of the step
 
 
-# Arguments: from where the step says, unless they were given from outside
+# Arguments: from the sources that the step names, unless the client has answered with other values
 
 
 def _resolved(step: Step, state: WorkflowState, params: Json) -> dict[str, Json]:
@@ -112,7 +114,7 @@ def _resolved(step: Step, state: WorkflowState, params: Json) -> dict[str, Json]
 
 
 def _value(source: Source, step: Step, state: WorkflowState, params: Json) -> Json:
-    """The value of an argument, or LookupError."""
+    """Return the value of an argument. Raise LookupError if there is none."""
     match source:
         case Param(name=name):
             return cast("Json", arguments_of(params)[name])
@@ -138,7 +140,7 @@ def _within(value: Json, path: tuple[str | int, ...]) -> Json:
 
 
 def _checked(step: Step, arguments: Mapping[str, Json]) -> dict[str, object]:
-    """The arguments in the types that the step's signature names."""
+    """Return the arguments, converted to the types in the signature of the step."""
     hidden = task_parameter(step.function)
     hints: Mapping[str, object] = {}
     with suppress(NameError):
@@ -163,7 +165,7 @@ def _converted(value: Json, hint: object) -> object:
         return value
     try:
         return msgspec.convert(value, type=cast("type[object]", hint))
-    except TypeError:  # not a type that can be told from JSON
+    except TypeError:  # JSON cannot be converted to this type
         return value
 
 
@@ -171,18 +173,18 @@ def _converted(value: Json, hint: object) -> object:
 
 
 async def _continue(task: Task) -> None:
-    """Take the answer to the question that the workflow paused with."""
+    """Store the answer to the question with which the workflow paused."""
     paused = state_of(task.checkpoint).paused
     if paused is None:
         return
     answer = task.questions[paused.key].answer
     if not isinstance(answer, ElicitationAnswer) or answer.action != "accept":
-        raise Failed(DECLINED, f"the client did not continue: {paused.why.message}")
+        raise TaskFailed(DECLINED, _not_continued(paused.why))
     await task.save_checkpoint({**_taken(paused.why, answer.values, task), PAUSED: None})
 
 
 def _taken(why: Reason, content: Mapping[str, Json], task: Task) -> dict[str, JsonLike]:
-    """What an answer adds to the checkpoint."""
+    """Return what an answer adds to the checkpoint."""
     match why:
         case UnresolvableParameters() | SchemaMismatch():
             before = state_of(task.checkpoint).arguments.get(why.step, {})
@@ -194,7 +196,11 @@ def _taken(why: Reason, content: Mapping[str, Json], task: Task) -> dict[str, Js
         case UnresolvedDependency() if "result" in content:
             return {STEP + why.producer: StepState("given", content["result"]).as_json()}
         case _:
-            raise Failed(DECLINED, f"the client did not continue: {why.message}")
+            raise TaskFailed(DECLINED, _not_continued(why))
+
+
+def _not_continued(why: Reason) -> str:
+    return f"the workflow cannot continue, because the client has not provided what it needs: {why.message}"
 
 
 def handler(workflow: Workflow) -> Callable[[Task], Awaitable[JsonLike]]:
