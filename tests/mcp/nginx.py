@@ -1,4 +1,4 @@
-"""A real nginx for tests: a proxy that closes connections which are idle for too long.
+"""A real nginx for tests, with the configuration of a test.
 
 `python -m tests.mcp.nginx` prints where nginx is. Root installs it if it is missing; others see how.
 """
@@ -41,18 +41,23 @@ http {{
   fastcgi_temp_path {folder}/fastcgi;
   uwsgi_temp_path {folder}/uwsgi;
   scgi_temp_path {folder}/scgi;
-  server {{
-    listen 127.0.0.1:{port};
-    location / {{
-      proxy_pass {server};
-      proxy_http_version 1.1;
-      proxy_set_header Host $http_host;
-      proxy_set_header Connection "";
-      proxy_read_timeout {read_timeout}s;
-    }}
+  {http}
+}}
+"""
+
+IMPATIENT = """
+server {{
+  listen 127.0.0.1:{port};
+  location / {{
+    proxy_pass {server};
+    proxy_http_version 1.1;
+    proxy_set_header Host $http_host;
+    proxy_set_header Connection "";
+    proxy_read_timeout {read_timeout}s;
   }}
 }}
 """
+"""Closes connections that are idle for too long."""
 
 
 class NoNginx(Exception):
@@ -79,9 +84,17 @@ async def proxy(url: str, folder: Path, *, read_timeout: int) -> AsyncGenerator[
     """Run nginx in front of a server; yield the URL that leads there through nginx."""
     server, _, path = url.removeprefix("http://").partition("/")
     port = free_port()
-    config = CONFIG.format(folder=folder, port=port, server=f"http://{server}", read_timeout=read_timeout)
+    http = IMPATIENT.format(port=port, server=f"http://{server}", read_timeout=read_timeout)
+    async with running(http, port, folder):
+        yield f"http://127.0.0.1:{port}/{path}"
+
+
+@asynccontextmanager
+async def running(http: str, port: int, folder: Path) -> AsyncGenerator[None]:
+    """Run nginx with this `http` block, in a new folder, from when it listens on the port."""
+    config = _write(folder, CONFIG.format(folder=folder, http=http))
     process = await asyncio.create_subprocess_exec(
-        executable(), "-p", str(folder), "-c", str(_write(folder, config)), "-e", str(folder / "error.log")
+        executable(), "-p", str(folder), "-c", str(config), "-e", str(folder / "error.log")
     )
     try:
 
@@ -90,9 +103,10 @@ async def proxy(url: str, folder: Path, *, read_timeout: int) -> AsyncGenerator[
             return await is_open(port)
 
         await wait_until(is_ready)
-        yield f"http://127.0.0.1:{port}/{path}"
+        yield
     finally:
-        process.terminate()
+        if process.returncode is None:
+            process.terminate()
         await process.wait()
 
 

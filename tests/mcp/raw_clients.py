@@ -39,6 +39,7 @@ class Answer:
     status: int
     message: Json
     frames: tuple[Json, ...] = ()
+    content_type: str = ""
 
     @property
     def result(self) -> Json:
@@ -134,6 +135,8 @@ class Client2026:
         self._http, self._url = _connected(url)
         self._headers = {} if token is None else {"authorization": f"Bearer {token}"}
         self._ids = itertools.count(1)
+        self.last_id = 0
+        """The id of the last request."""
 
     async def __aenter__(self) -> Client2026:
         return self
@@ -143,9 +146,10 @@ class Client2026:
 
     def body(self, method: str, params: Mapping[str, Any], capabilities: Json) -> Json:
         meta = {VERSION: MODERN, CAPABILITIES: capabilities, **params.get("_meta", {})}
+        self.last_id = next(self._ids)
         return {
             "jsonrpc": "2.0",
-            "id": next(self._ids),
+            "id": self.last_id,
             "method": method,
             "params": {**params, "_meta": meta},
         }
@@ -240,6 +244,8 @@ class Client2025:
         self._answering = answering
         self._capabilities: Json = {"elicitation": {}} if capabilities is None else capabilities
         self._ids = itertools.count(1)
+        self.last_id = 0
+        """The id of the last request."""
         self.initialized: Json = {}
         """What the server answered to `initialize`."""
         self.asked: list[Json] = []
@@ -266,7 +272,7 @@ class Client2025:
 
     async def send(self, method: str, params: Mapping[str, Any] = {}) -> Answer:
         """Send a request, answer what the server asks meanwhile, and hand back the answer."""
-        request_id = next(self._ids)
+        request_id = self.last_id = next(self._ids)
         body = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": dict(params)}
         async with self._http.stream("POST", self._url, json=body, headers=self._headers) as response:
             if "mcp-session-id" in response.headers:
@@ -277,7 +283,7 @@ class Client2025:
             frames: list[Json] = []
             async for frame in _frames(response):
                 if frame.get("id") == request_id and "method" not in frame:
-                    return Answer(response.status_code, frame, tuple(frames))
+                    return Answer(response.status_code, frame, tuple(frames), _content_type(response))
                 frames.append(frame)
                 if "id" in frame and "method" in frame:
                     await self._reply(frame)
@@ -344,9 +350,13 @@ def _read(response: httpx2.Response) -> Answer:
     if response.headers.get("content-type", "").startswith("text/event-stream"):
         lines = response.text.split("\r\n")  # not `splitlines`: to it, some characters of a string end a line
         frames = [json.loads(line[5:]) for line in lines if line.startswith("data:")]
-        return Answer(response.status_code, frames[-1], tuple(frames[:-1]))
+        return Answer(response.status_code, frames[-1], tuple(frames[:-1]), _content_type(response))
     message: Json = response.json() if response.content else {}
-    return Answer(response.status_code, message)
+    return Answer(response.status_code, message, content_type=_content_type(response))
+
+
+def _content_type(response: httpx2.Response) -> str:
+    return response.headers.get("content-type", "").partition(";")[0]
 
 
 async def _frames(response: httpx2.Response) -> AsyncIterator[Json]:

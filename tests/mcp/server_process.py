@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import uvicorn
 from mcp.server import MCPServer
-from mcp.server.mcpserver import Elicit, Resolve
+from mcp.server.mcpserver import Context, Elicit, Resolve
 from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel
 
@@ -73,6 +73,16 @@ async def asks_twice(task: Task) -> str:
     return f"{(first.data or {})['name']} and {(second.data or {})['name']} in {os.getpid()}"
 
 
+async def asks_in_context(ctx: Context[Any, Any]) -> str:
+    """Asks the same thing twice, as any tool of the SDK does."""
+    names: list[str] = []
+    for _ in range(2):
+        answer = await ctx.elicit("Whose?", schema=Person)
+        assert answer.action == "accept"
+        names.append(answer.data.name)
+    return f"{' and '.join(names)} in {os.getpid()}"
+
+
 async def welcome(person: Annotated[Person, Resolve(who)], task: Task) -> str:
     """Asks for whom it is before there is a task, and is not to end before it is begun again."""
     if "pid" not in task.variables:
@@ -81,7 +91,7 @@ async def welcome(person: Annotated[Person, Resolve(who)], task: Task) -> str:
     return f"welcome, {person.name}"
 
 
-TOOLS: tuple[Callable[..., Any], ...] = (add, break_off, careful, once, asks_twice, welcome)
+TOOLS: tuple[Callable[..., Any], ...] = (add, break_off, careful, once, asks_twice, asks_in_context, welcome)
 
 
 def make_server(

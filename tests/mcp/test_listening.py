@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -16,7 +16,10 @@ from pydantic import AnyHttpUrl
 
 from perdure import Tasks
 from perdure.runtime import RuntimeConfig
+from perdure.storage import Address, Micros, Record, Storage, open_storage
+from perdure.storage.errors import StorageCorrupt
 
+from ..forwarding_engine import ForwardingEngine
 from ..markers import once, row
 from .conformance.core_fixtures import add_core_fixtures
 from .conformance_server import add_task_fixtures
@@ -355,3 +358,35 @@ async def test_nothing_is_left_of_streams_whose_clients_went_away(
         while count_beside_runs() > before:  # noqa: ASYNC110, nothing tells of the end of all tasks
             await asyncio.sleep(0.02)
     assert (await modern.get(task_id))["status"] == "input_required"
+
+
+class DamagedEngine(ForwardingEngine):
+    """Reads damaged records from some moment on."""
+
+    is_damaged = False
+
+    async def get(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]:
+        if self.is_damaged:
+            raise StorageCorrupt("the record is damaged")
+        return await super().get(addresses, now=now)
+
+
+async def test_a_task_that_can_no_longer_be_read_is_logged_once_and_ends_its_stream(
+    published: Published, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = DamagedEngine()
+    engine.storage = await open_storage("memory:")
+    tasks = Tasks(Storage(engine), runtime=RuntimeConfig(drain_timeout=0, queue_poll_interval=0.05))
+    server: MCPServer[object] = MCPServer("listened to", **tasks.attach())
+    add_task_fixtures(server, tasks)
+    async with serving(server.streamable_http_app()) as url, Recorded(url, published) as client:
+        task_id = await waiting(client)
+        async with client.listen({"taskIds": [task_id]}) as frames:
+            await upto(frames, says("input_required"))
+            engine.is_damaged = True
+            *_, last = await rest_of(frames)
+            assert last["result"]["resultType"] == "complete"
+        engine.is_damaged = False
+    logged = [each.getMessage() for each in caplog.records if "subscription" in each.getMessage()]
+    expected = f"a subscription no longer receives changes to task {task_id}: the record is damaged"
+    assert logged == [expected]

@@ -23,9 +23,9 @@ from .tool_helpers import FAST_CONFIG, text_of
 
 pytestmark = pytest.mark.anyio
 
-READ_TIMEOUT = 1
+READ_TIMEOUT = 3
 """Seconds after which nginx closes a connection on which nothing was sent."""
-KEEP_ALIVE = 0.2
+KEEP_ALIVE = 1.0
 NEVER = 600.0
 
 
@@ -67,8 +67,7 @@ async def test_a_waiting_call_of_a_plain_client_outlives_the_idle_timeout_of_a_p
         calling = asyncio.create_task(client.call_tool("hold"))
         await wait_until(lambda: server.started == 1)
 
-        for _ in range(3):  # each takes as long as the proxy tolerates silence
-            await is_closed_by_the_proxy(idle, mode)
+        await is_closed_by_the_proxy(idle, mode)  # takes as long as the proxy tolerates silence
         assert not calling.done()
         server.gate.set()
 

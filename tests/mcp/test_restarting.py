@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from ..conditions import wait_until
+from ..conditions import poll_until, wait_for_status, wait_until
 from ..markers import row
 from .replicas import Replica, Replicas, asking, ended, in_work, named, naming
 from .tool_helpers import text_of
 
 pytestmark = pytest.mark.anyio
 
-LOST = "the worker was lost while it ran the task, and it must not run twice"
+LOST = "the worker was lost while it ran the task, and the function must not run twice (restart=False)"
 
 
 # Killed
@@ -89,6 +89,31 @@ async def test_a_question_outlives_its_server_and_what_was_answered_is_not_asked
     await client.update(task_id, {"second": named("Bob")})
 
     assert after["inputRequests"] == before["inputRequests"]
+    assert text_of((await ended(client, task_id))["result"]) == f"Ada and Bob in {next_.pid}"
+
+
+@row(65, 81, 119)
+async def test_what_a_context_asked_is_answered_through_another_replica_and_not_asked_again_after_a_kill(
+    replicas: Replicas,
+) -> None:
+    killed, other = await replicas.start_doomed(), await replicas.start("--without", "asks_in_context")
+    task_id = await (await killed.modern()).start("asks_in_context")
+    client = await other.modern()
+    [first] = (await wait_for_status(lambda: client.get(task_id), "input_required"))["inputRequests"]
+    await client.update(task_id, {first: named("Ada")})
+
+    async def second_question() -> str | None:
+        return next(
+            (key for key in (await client.get(task_id)).get("inputRequests", {}) if key != first), None
+        )
+
+    second = await poll_until(second_question, lambda key: key is not None, 30)
+    assert second is not None
+    await killed.end(signal.SIGKILL)
+    next_ = await replicas.start()
+
+    assert (await asking(client, task_id, second))["inputRequests"].keys() == {second}
+    await client.update(task_id, {second: named("Bob")})
     assert text_of((await ended(client, task_id))["result"]) == f"Ada and Bob in {next_.pid}"
 
 
@@ -215,7 +240,7 @@ async def test_a_server_that_is_told_to_stop_fails_what_is_not_to_be_run_again_a
     failed = await ended(client, task_id)
     assert (failed["status"], failed["statusMessage"]) == (
         "failed",
-        "the worker was shut down before the task ended, and it must not run twice",
+        "the worker was shut down before the task ended, and the function must not run twice (restart=False)",
     )
 
 

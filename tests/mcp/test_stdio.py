@@ -22,6 +22,7 @@ from perdure.tasks import Owner, Status, TaskRecord, TaskStore
 
 from ..conditions import wait_for_status
 from ..fork_server import PIPE, ForkedProcess, spawn
+from ..markers import row
 from .raw_clients import CAPABILITIES, EXTENSION, MODERN, VERSION, Answer, Json
 
 pytestmark = pytest.mark.anyio
@@ -242,6 +243,7 @@ async def test_when_stdin_closes_the_running_task_is_finished_before_the_process
     assert (await stored(database, task_id)).status is Status.COMPLETED
 
 
+@row(115)
 async def test_a_call_that_waits_when_stdin_closes_takes_its_task_with_it(database: str) -> None:
     async with core_server(database) as client:
         await client.begin("tools/call", {"name": "slow_compute", "arguments": {"seconds": 60}})

@@ -15,10 +15,11 @@ from mcp.server import MCPServer
 
 from perdure import Task, Tasks
 from perdure.mcp import task_stream
+from perdure.mcp.task_stream import Delivery
 from perdure.runtime import RuntimeConfig
 from perdure.storage.time_types import system_clock
 from perdure.tasks import Snapshot, TaskRecord
-from perdure.tasks.stored_task import TASKS
+from perdure.tasks.task_snapshot import TASKS
 
 from ..conditions import wait_until
 from ..markers import row
@@ -41,7 +42,7 @@ class Site:
 
 
 @asynccontextmanager
-async def hosting(**options: Any) -> AsyncGenerator[Site]:
+async def hosting(*, stateless: bool = False, **options: Any) -> AsyncGenerator[Site]:
     site = Site()
     site.tasks = Tasks("memory:", runtime=RuntimeConfig(drain_timeout=0.0, cancel_grace=0.5), **options)
     server: MCPServer[object] = MCPServer("tests", **site.tasks.attach())
@@ -82,7 +83,7 @@ async def hosting(**options: Any) -> AsyncGenerator[Site]:
         await site.gate.wait()
         return "through"
 
-    async with serving(server.streamable_http_app()) as site.url:
+    async with serving(server.streamable_http_app(stateless_http=stateless)) as site.url:
         yield site
 
 
@@ -378,6 +379,15 @@ async def test_a_session_gets_log_entries_from_the_level_on_that_it_set() -> Non
     assert [each["level"] for each in of_method(seen, MESSAGE)] == ["warning", "error"]
 
 
+async def test_without_a_session_no_level_is_kept_and_a_waiting_call_gets_the_whole_log() -> None:
+    async with hosting(stateless=True) as site, Client2025(site.url) as core:
+        site.gate.set()
+        await core.send("logging/setLevel", {"level": "error"})
+        answer = await core.call("talk")
+
+    assert [each["level"] for each in of_method(answer.frames, MESSAGE)] == ["debug", "warning", "error"]
+
+
 # Ends
 
 
@@ -386,11 +396,11 @@ async def test_a_session_that_ends_no_longer_follows_its_tasks(monkeypatch: pyte
     follow = task_stream.SessionStream.follow
 
     async def recorded(
-        self: task_stream.SessionStream, seen: TaskRecord, delivery: task_stream.Delivery
+        self: task_stream.SessionStream, seen: TaskRecord, delivery: Delivery, scope: anyio.CancelScope
     ) -> None:
         following.append(seen.task_id)
         try:
-            await follow(self, seen, delivery)
+            await follow(self, seen, delivery, scope)
         finally:
             following.remove(seen.task_id)
 

@@ -1,14 +1,14 @@
-"""The servers that have durable tools, and how a tool of theirs is called by its name outside of any request.
+"""Adapters for the kinds of servers. Each finds the durable tools of a server, and calls them in tasks.
 
-This is the only module that knows the SDK's `Tool`, and private attributes of the SDK.
+Only this module uses the SDK's `Tool` and private attributes of the SDK.
 """
 
 from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from mcp.server.auth.provider import AccessToken
@@ -17,8 +17,9 @@ from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
 from mcp.server.mcpserver.tools import Tool, ToolManager
-from mcp.server.subscriptions import SubscriptionBus
+from mcp.server.streamable_http import StreamableHTTPServerTransport
 from mcp.shared.exceptions import MCPError
+from mcp.shared.message import ServerMessageMetadata
 from mcp_types import (
     INTERNAL_ERROR,
     CallToolRequestParams,
@@ -28,24 +29,18 @@ from mcp_types import (
     TextContent,
 )
 from pydantic import ValidationError
+from starlette.requests import Request
 
-from ..runtime import Again, Pause, Task
+from ..runtime import Pause, Retry, Task
 from ..runtime.endings import said_by
 from ..runtime.errors import is_signal, loggable
 from ..runtime.task import set_current_task
 from ..tasks import InputKind, InputRequest, Success
 from ..tasks.errors import InvalidValue
 from ..tasks.task_record import headline
-from .context import durable_context
-from .tool import (
-    DurableTool,
-    check_owner,
-    durable_of,
-    find_unregistered,
-    refuse_unregistered,
-    wrap,
-)
-from .wire import JsonObject, RequestContext, StoredCall, as_object, dump_result, error_text
+from .context import durable_request
+from .tool import DurableTool, check_registered, durable_of, wrap
+from .wire import RequestContext, StoredCall, as_object, dump_result, error_text
 
 log = logging.getLogger("perdure.mcp")
 
@@ -63,11 +58,44 @@ def connection_of(ctx: RequestContext) -> Connection:
     return ctx.session._connection  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
 
 
+def request_key(ctx: RequestContext) -> int:
+    """Return a number that identifies a request while it is served, even if middleware wraps the session."""
+    return id(ctx.session._request_outbound)  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
+
+
+async def has_disconnected(ctx: RequestContext) -> bool:
+    """Return whether the connection of a request is closed, so that its answer cannot be received.
+
+    Only streamable HTTP up to 2025-11-25 needs this check. Otherwise, the SDK itself cancels such a request,
+    and this returns False. It also returns False if the client can resume the stream, because the server has
+    an event store.
+    """
+    transport = transport_of(ctx)
+    request: object = ctx.request
+    if transport is None or not isinstance(request, Request):
+        return False
+    has_event_store = transport._event_store is not None  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
+    is_resumable = has_event_store and not transport.is_json_response_enabled
+    return not is_resumable and await request.is_disconnected()
+
+
+def transport_of(ctx: RequestContext) -> StreamableHTTPServerTransport | None:
+    """Return the transport of a request over streamable HTTP up to 2025-11-25, or None for others.
+
+    The only way from a request to its transport is the method that ends an unanswered request.
+    """
+    outbound = ctx.session._request_outbound  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
+    metadata = getattr(outbound, "message_metadata", None)
+    end_request = metadata.on_request_unanswered if isinstance(metadata, ServerMessageMetadata) else None
+    transport = getattr(end_request.func, "__self__", None) if isinstance(end_request, partial) else None
+    return transport if isinstance(transport, StreamableHTTPServerTransport) else None
+
+
 class ServerAdapter(ABC):
     """A server with tools."""
 
-    state: object = None
-    """What the user's own lifespan yielded."""
+    states: Sequence[object] = ()
+    """What the user's own lifespan yielded, once for each time that the lifespan is currently entered."""
     encrypts_contents: bool = False
     """Whether the contents of new tasks are encrypted, and must not be logged."""
     token_type: type[AccessToken] = AccessToken
@@ -87,36 +115,24 @@ class ServerAdapter(ABC):
         """The name that the user gave to the server, or None if there is only a placeholder."""
         return self.info.name or None
 
-    @cached_property
-    def info_stamp(self) -> JsonObject:
-        return dump_result(self.info)
-
     @property
     def requires_authentication(self) -> bool:
         """Whether the server accepts only callers with a verified token."""
         return False
 
     @abstractmethod
-    async def find(self, name: str) -> DurableTool | None:
-        """Return the tool that is registered under this name now, if it is durable."""
-
-    async def find_called(self, params: CallToolRequestParams) -> DurableTool | None:
-        """Return the tool that a client calls, if it is durable."""
-        return await self.find(params.name)
-
-    async def durable_tools(self) -> dict[str, DurableTool]:
-        """Return the durable tools by the names under which they are registered now."""
-        return {name: tool for name, tool in (await self.tools()).items() if tool is not None}
+    async def find(self, name: str, meta: object) -> DurableTool | None:
+        """Return the tool that a call with this name and `_meta` calls. Return None unless it is durable."""
 
     @abstractmethod
     async def tools(self) -> Mapping[str, DurableTool | None]:
-        """Return all tools that are registered now, as far as the server knows them outside of a request."""
+        """Return the tools that are known outside of a request, by name. None means a tool is not durable."""
 
     async def check_tools(self, known: Mapping[str, DurableTool]) -> None:  # noqa: B027, optional
         """Raise InvalidValue unless each of these functions is a durable tool of the server."""
 
     def registered_name(self, tool: DurableTool, called: str) -> str:  # noqa: ARG002
-        """Return the name under which a tool is registered now, which was called by a name, or submitted."""
+        """Return the name under which a tool is registered now. `called` is the name in the stored call."""
         return called
 
     @abstractmethod
@@ -128,11 +144,11 @@ class ServerAdapter(ABC):
         """Run the tool outside of any request. Raise MCPError, or an exception of the tool."""
 
     async def call(self, tool: DurableTool, task: Task) -> Success:
-        """Run the stored call of a task, and again with the answers if it asks before it returns a result."""
+        """Run the stored call of a task. If it asks questions, run it again with the answers."""
         stored = as_object(task.params)
         name = self.registered_name(tool, stored["name"])
         params = CallToolRequestParams.model_validate(
-            {**stored, "name": name, "_meta": task.meta}, by_name=False
+            {**stored, "name": name, "_meta": task.meta or None}, by_name=False
         )
         number = 0
         while True:
@@ -155,9 +171,10 @@ class ServerAdapter(ABC):
 
 
 def _error_result(error: Exception, tool: DurableTool, task: Task, name: str) -> Success:
-    """Return the result of a tool that raised, as the SDK would. Raise what is meant for the runtime.
+    """Return the result of a tool that raised an exception, as the SDK would.
 
-    An exception that the tool did not raise deliberately is kept for operators: the result does not show it.
+    Re-raise exceptions that are meant for the runtime. An exception that the tool did not raise deliberately
+    is also stored for operators, because the result does not show it.
     """
     cause = error.__cause__ if isinstance(error, ToolError) else error
     if isinstance(cause, Pause):
@@ -170,8 +187,13 @@ def _error_result(error: Exception, tool: DurableTool, task: Task, name: str) ->
         cause = None
     else:
         shown = loggable(cause or error, is_encrypted=task.is_encrypted)
-        log.error("task %s: tool %r raised an unexpected exception", task.id, name, exc_info=shown)
-    result = dump_result(CallToolResult(content=[TextContent(text=str(error))], is_error=True))
+        how = "raised an unexpected exception"
+        if any(isinstance(each, tool.run.retry_on) for each in (error, cause)):
+            how = f"failed in its last attempt ({task.attempt})"
+        elif task.has_retries:
+            how += f"; it is not retried, because {type(cause or error).__name__} is not in retry_on"
+        log.error("task %s: tool %r %s", task.id, name, how, exc_info=shown)
+    result = dump_result(_error(str(error)))
     return Success.of(result, error=error_text(result), cause=None if cause is None else said_by(cause))
 
 
@@ -181,8 +203,8 @@ def _shown(error: MCPError | ToolError, task: Task) -> str:
 
 def _retry_if_possible(error: BaseException, tool: DurableTool, task: Task) -> None:
     for each in (error, error.__cause__):
-        if each is not None and isinstance(each, tool.retry_on) and task.has_retries:
-            raise Again(said_by(each)) from each
+        if each is not None and isinstance(each, tool.run.retry_on) and task.has_retries:
+            raise Retry(said_by(each)) from each
 
 
 async def _ask_round(
@@ -190,8 +212,10 @@ async def _ask_round(
 ) -> CallToolRequestParams:
     """Ask what a resolver or the tool itself asks, and return the call with the answers."""
     if not asked.input_requests:
-        raise MCPError(INTERNAL_ERROR, f"tool {params.name!r} requires input, but asks no question")
-    suffix = "" if number == 1 else f"-{number}"  # a key is used once in the life of a task
+        raise MCPError(
+            INTERNAL_ERROR, f"tool {params.name!r} requires input, but its result contains no input requests"
+        )
+    suffix = "" if number == 1 else f"-{number}"  # a task can use each key only once
     requests = {
         key + suffix: InputRequest(
             kind=InputKind(request.method),
@@ -212,29 +236,20 @@ class _ToolAdapter(ServerAdapter, Generic[S]):
 
     @property
     def info(self) -> Implementation:
-        server = self.server
-        return Implementation(
-            name=server.name,
-            version=server.version,
-            title=server.title,
-            description=server.description,
-            website_url=server.website_url,
-            icons=server.icons,
-        )
+        return Implementation.model_validate(self.server, from_attributes=True, by_name=True)
 
     @abstractmethod
     def _find_tool(self, name: str) -> Tool | None: ...
 
-    def _context(self, params: CallToolRequestParams, ctx: RequestContext | Task) -> Context[Any, Any]:
-        """Return the context of a call in a request, or in a task."""
-        server = self.server if isinstance(self.server, MCPServer) else None
-        bus = None if server is None else _subscriptions_of(server)
-        if isinstance(ctx, Task):
-            state = self.state
-            return durable_context(ctx, params, server=server, lifespan_state=state, subscriptions=bus)
-        return Context(request_context=ctx, mcp_server=server, input_params=params, subscriptions=bus)
+    def _context(self, params: CallToolRequestParams, request: RequestContext) -> Context[Any, Any]:
+        server, bus = None, None
+        if isinstance(self.server, MCPServer):
+            server = self.server
+            # there is no public way to the bus behind `ctx.notify_tools_changed()`
+            bus = server._subscriptions  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
+        return Context(request_context=request, mcp_server=server, input_params=params, subscriptions=bus)
 
-    async def find(self, name: str) -> DurableTool | None:
+    async def find(self, name: str, meta: object) -> DurableTool | None:  # noqa: ARG002
         tool = self._find_tool(name)
         return None if tool is None else durable_of(tool.fn)
 
@@ -247,32 +262,21 @@ class _ToolAdapter(ServerAdapter, Generic[S]):
         if not resolve:
             update["resolved_params"] = {}
         try:
-            result = await tool.model_copy(update=update).run(
-                params.arguments or {}, self._context(params, ctx)
-            )
+            validating = tool.model_copy(update=update)
+            result = await validating.run(params.arguments or {}, self._context(params, ctx))
         except ToolError as error:
             _log_refusal(error, params.name, is_encrypted=self.encrypts_contents)
-            return CallToolResult(content=[TextContent(text=str(error))], is_error=True)
+            return _error(str(error))
         if isinstance(result, InputRequiredResult):
             return result
-        sent = ctx.params or {}
-        return StoredCall(
-            name=params.name,
-            arguments=params.arguments,
-            input_responses=sent.get("inputResponses"),
-            request_state=params.request_state,
-        )
+        return StoredCall.of(params, ctx, params.arguments)
 
     async def run(self, params: CallToolRequestParams, task: Task) -> CallToolResult | InputRequiredResult:
         tool = self._find_tool(params.name)
         if tool is None:
             return unknown_tool(params.name)
-        return await tool.run(params.arguments or {}, self._context(params, task), convert_result=True)
-
-
-def _subscriptions_of(server: MCPServer[Any]) -> SubscriptionBus:
-    """Return the bus behind `ctx.notify_tools_changed()`, to which there is no public way."""
-    return server._subscriptions  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
+        request = durable_request(task, params, self.states[-1] if self.states else None)
+        return await tool.run(params.arguments or {}, self._context(params, request), convert_result=True)
 
 
 async def _capture(**_: object) -> None:
@@ -280,14 +284,18 @@ async def _capture(**_: object) -> None:
 
 
 def unknown_tool(name: str) -> CallToolResult:
-    return CallToolResult(content=[TextContent(text=f"Unknown tool: {name}")], is_error=True)
+    return _error(f"Unknown tool: {name}")
+
+
+def _error(text: str) -> CallToolResult:
+    return CallToolResult(content=[TextContent(text=text)], is_error=True)
 
 
 def _log_refusal(error: ToolError, tool: str, *, is_encrypted: bool) -> None:
     """Log why a call did not become a task, without the values that the client sent."""
     if isinstance(error.__cause__, ValidationError):
         fields = sorted({".".join(str(part) for part in each["loc"]) for each in error.__cause__.errors()})
-        log.info("tool %r refused its arguments: %r", tool, fields)
+        log.info("tool %r was called with invalid arguments: %r", tool, fields)
         return
     shown = loggable(error, is_encrypted=is_encrypted)
     if isinstance(error, UnexpectedToolError):
@@ -311,9 +319,7 @@ class MCPServerAdapter(_ToolAdapter[MCPServer[Any]]):
         return {tool.name: durable_of(tool.fn) for tool in self._tools.list_tools()}
 
     async def check_tools(self, known: Mapping[str, DurableTool]) -> None:
-        functions = [(tool.name, tool.fn) for tool in self._tools.list_tools()]
-        check_owner(known, functions)
-        refuse_unregistered(find_unregistered(known, functions), functions)
+        check_registered(known, {tool.name: tool.fn for tool in self._tools.list_tools()})
 
     def registered_name(self, tool: DurableTool, called: str) -> str:
         names = [each.name for each in self._tools.list_tools() if durable_of(each.fn) is tool]
@@ -322,9 +328,9 @@ class MCPServerAdapter(_ToolAdapter[MCPServer[Any]]):
     def _find_tool(self, name: str) -> Tool | None:
         return self._tools.get_tool(name)
 
-    @property
+    @cached_property
     def _tools(self) -> ToolManager:
-        """The SDK has no public way from a tool to its function."""
+        """The manager of the tools, because the SDK has no public way from a tool to its function."""
         return self.server._tool_manager  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
 
 
@@ -351,8 +357,8 @@ class LowLevelAdapter(_ToolAdapter[Server[Any]]):
         if registered is None or registered.handler is not self.handler:
             raise InvalidValue(
                 "server",
-                "the handler of 'tools/call' was added after tasks.install(server), so that no call would be "
-                "durable; add it before",
+                "the handler of 'tools/call' was added after tasks.install(server), so no call would be "
+                "durable; add the handler before you call tasks.install(server)",
             )
         for name in known:
             self._find_tool(name)  # raises if the SDK cannot make a tool of the function

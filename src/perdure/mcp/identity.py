@@ -1,94 +1,103 @@
-"""The caller of a request, from what the transport has verified. What a client merely says does not count."""
+"""Identifies the caller of a request by what the transport has verified, not by what the client claims.
+
+A task can keep the credentials of its caller: they are captured here, and restored in `context`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
-from weakref import WeakKeyDictionary
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, TypeAlias
 
+import msgspec
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken, principal_components
-from mcp.server.session import ServerSession
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_REQUEST
+from msgspec import UNSET, UnsetType
 
 from ..tasks import Owner
+from ..tasks.canonical_json import JsonLike
 from ..tasks.errors import InvalidValue
-from .adapters import connection_of
-from .credentials import current_token
-from .errors import authentication_required
+from .adapters import connection_of, request_key
+from .context import Credentials, current_token
 from .wire import RequestContext
 
 AnonymousPolicy: TypeAlias = Literal["id", "session", "refuse"]
-"""What a server without authentication does. `id`: a caller that knows the id of a task has access to it.
-`session`: tasks belong to the session in which they were created, if there is one, which can list them.
-`refuse`: there are no tasks."""
+"""How a server treats callers without authentication. `id`: a caller that knows the id of a task has access
+to the task. `session`: a task belongs to the session in which it was created, if there is one, and the
+session can list its tasks. `refuse`: such callers have no access to tasks."""
 
 Identify: TypeAlias = Callable[[RequestContext], Owner | None]
-"""A server's own way to identify callers. None means that it cannot identify this one."""
+"""A server's own function that identifies callers. It returns None for a caller that it cannot identify."""
+
+DEFAULT_HEADERS = ("authorization", "x-request-id")
+"""The request headers that a tool can read, unless the server names others."""
+_PROXY_HEADERS = frozenset({"x-request-id"})
+"""Headers that proxies add to each request. If they are not stored, a task does not record that."""
+_REFUSED_HEADERS = frozenset({"cookie", "set-cookie"})
 
 LOCAL = Owner.local()
 ANONYMOUS = Owner.anonymous()
 
 
-class Caller(NamedTuple):
-    """The caller of one request."""
-
-    owner: Owner
-    session_id: str | None
-    can_list_tasks: bool
-    """Whether the caller can be distinguished from others, so that it can list its own tasks."""
-
-
 class Identity:
     """The rules by which a server identifies its callers."""
 
-    def __init__(self, anonymous: AnonymousPolicy, identify: Identify | None) -> None:
+    def __init__(
+        self, anonymous: AnonymousPolicy, identify: Identify | None, stored_headers: Iterable[str]
+    ) -> None:
         if anonymous not in ("id", "session", "refuse"):
             raise InvalidValue("anonymous", f"must be 'id', 'session' or 'refuse', not {anonymous!r}")
         self.anonymous = anonymous
         self._identify = identify
+        self._stored_headers = _check_headers(stored_headers)
         self.requires_authentication = False
         """Whether the server accepts only callers with a verified token."""
         self.fixed_owner: Owner | None = None
         """In tests: the owner of all tasks, no matter which client calls."""
-        self._callers: WeakKeyDictionary[ServerSession, Caller] = WeakKeyDictionary()
-        """The callers of current requests, each of which has a session object of its own."""
+        self._owners: dict[int, Owner] = {}
+        """The callers of current requests, by the key of the request."""
 
     @property
     def may_refuse(self) -> bool:
         """Whether some callers have no access to tasks."""
         return self.requires_authentication or self.anonymous == "refuse"
 
-    def caller_of(self, ctx: RequestContext) -> Caller:
-        """Return the caller, which is identified once for each request.
+    def owner_of(self, ctx: RequestContext) -> Owner:
+        """Return the caller of a request, as the owner of its tasks. Identify it only once for each request.
 
         Raise MCPError if this caller has no access to tasks.
         """
-        caller = self._callers.get(ctx.session)
-        if caller is None:
-            caller = self._callers[ctx.session] = self._identify_caller(ctx)
-        return caller
+        owner = self._owners.get(request_key(ctx))
+        if owner is None:
+            owner = self._owners[request_key(ctx)] = self._known_owner(ctx) or self._unknown_owner(ctx)
+        return owner
 
-    def _identify_caller(self, ctx: RequestContext) -> Caller:
-        session_id = connection_of(ctx).session_id  # a header may be a client's invention
-        owner = self._known_owner(ctx)
-        if owner is not None:
-            return Caller(owner, session_id, can_list_tasks=True)
+    def forget(self, ctx: RequestContext) -> None:
+        """Forget the caller of a request that was answered."""
+        self._owners.pop(request_key(ctx), None)
+
+    def _unknown_owner(self, ctx: RequestContext) -> Owner:
         if self.may_refuse:
-            raise authentication_required()
+            raise MCPError(
+                INVALID_REQUEST, "this server serves tasks only to authenticated callers; authenticate first"
+            )
+        session_id = connection_of(ctx).session_id  # clients can send any header
         if self.anonymous == "session" and session_id is not None:
-            return Caller(Owner.session(session_id), session_id, can_list_tasks=True)
-        return Caller(ANONYMOUS, session_id, can_list_tasks=False)
+            return Owner.session(session_id)
+        return ANONYMOUS
 
     def may_list_tasks(self, ctx: RequestContext) -> bool:
         """Return whether the caller of `initialize` will be able to list its tasks."""
         if self.requires_authentication or self._known_owner(ctx) is not None:
             return True
-        # there is no session yet, but there will be one
+        # at `initialize`, the session does not exist yet, but it will
         return self.anonymous == "session" and ctx.session.can_send_request
 
     def owns_session(self, ctx: RequestContext) -> bool:
         """Return whether the SDK lets only this caller read the session's own stream.
 
-        It knows the callers of tokens, but not those whom only `identify` distinguishes.
+        The SDK distinguishes callers by their tokens, but not callers that only `identify` distinguishes.
         """
         return self._identify is None or ctx.request is None or current_token() is not None
 
@@ -103,6 +112,21 @@ class Identity:
             return owner_of_token(token)
         return LOCAL if ctx.request is None else None  # stdio, or a client in the same process
 
+    def capture(self, ctx: RequestContext, *, has_key: bool) -> JsonLike | UnsetType:
+        """Return the credentials of a request for `NewTask.credentials`, or UNSET if it has none.
+
+        Without a key, the credentials are not stored, and the task only records that. If they consist only of
+        headers that proxies add, they are then ignored.
+        """
+        token = _token_of(ctx)
+        headers = headers_of(ctx)
+        kept = {name: headers[name] for name in sorted(self._stored_headers) if name in headers}
+        is_worth_noting = token is not None or not kept.keys() <= _PROXY_HEADERS
+        if not is_worth_noting and not (kept and has_key):
+            return UNSET
+        dumped = None if token is None else token.model_dump(mode="json")
+        return msgspec.to_builtins(Credentials(token=dumped, headers=kept))
+
 
 def owner_of_token(token: AccessToken) -> Owner:
     """Return the subject of a token, or its client if it has no subject.
@@ -116,5 +140,24 @@ def owner_of_token(token: AccessToken) -> Owner:
 
 
 def headers_of(ctx: RequestContext) -> Mapping[str, str]:
-    """Return the headers of a request over HTTP; an empty mapping for other transports."""
-    return cast("Mapping[str, str]", getattr(cast("Any", ctx.request), "headers", None) or {})
+    """Return the headers of a request over HTTP, or an empty mapping for other transports."""
+    request: Any = ctx.request
+    return getattr(request, "headers", None) or {}
+
+
+def _check_headers(names: Iterable[str]) -> frozenset[str]:
+    """Return the names of headers in lower case. Raise InvalidValue if one must not be stored."""
+    if isinstance(names, str):
+        raise InvalidValue("stored_headers", f"must be a sequence of names, not the string {names!r}")
+    lower = frozenset(name.lower() for name in names)
+    for name in sorted(lower & _REFUSED_HEADERS):
+        raise InvalidValue("stored_headers", f"must not contain {name!r}: cookies are never stored")
+    return lower
+
+
+def _token_of(ctx: RequestContext) -> AccessToken | None:
+    """Return the token of this request. The context variable may contain that of an earlier request."""
+    request: Any = ctx.request
+    scope: Mapping[str, Any] = getattr(request, "scope", None) or {}
+    user = scope.get("user")
+    return user.access_token if isinstance(user, AuthenticatedUser) else current_token()

@@ -1,4 +1,4 @@
-"""`Tasks`, with which the tools of a server become durable.
+"""`Tasks` makes the tools of a server durable.
 
 tasks = Tasks("sqlite:///tasks.db")
 server = MCPServer("reports", **tasks.attach())
@@ -10,47 +10,51 @@ async def build_report(year: int, ctx: Context) -> str: ...
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+import logging
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from types import CoroutineType
 from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 
 from mcp.server.context import CallNext, HandlerResult, ServerMiddleware
-from mcp.server.extension import Extension, MethodBinding, compose_tool_call_handler
+from mcp.server.extension import Extension, compose_tool_call_handler
 from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import MCPServer
 from mcp.shared.exceptions import MCPError
-from mcp_types import METHOD_NOT_FOUND, CallToolRequestParams
-from msgspec import UNSET, UnsetType
+from mcp_types import CallToolRequestParams
+from msgspec import UNSET
 from msgspec.structs import replace
-from pydantic import BaseModel
 
-from ..runtime import App, ClientCannotAnswer, Failed, Runtime, RuntimeConfig, Task
+from ..runtime import App, ClientCannotAnswer, Runtime, RuntimeConfig, Task, TaskFailed
+from ..runtime.config import check_options, with_options
+from ..runtime.function import checked
 from ..runtime.shared_context import SharedContext
-from ..storage import Micros, Storage, is_shared_storage
-from ..storage.time_types import Duration, to_seconds
+from ..runtime.startup_error import shown_at_exit
+from ..runtime.task_group import task_group
+from ..storage import Micros, Storage
+from ..storage.time_types import Duration
 from ..tasks import Owner, StoreConfig, Success
-from ..tasks.application import escape_application
+from ..tasks.application_name import escape_application
 from ..tasks.config import check_duration
 from ..tasks.edits import resolve_ttl
 from ..tasks.encryption import EncryptedPart
 from ..tasks.errors import InvalidValue
+from . import hand_over
 from .adapters import LowLevelAdapter, MCPServerAdapter, ServerAdapter, unknown_tool
 from .admission import Admission
-from .credentials import DEFAULT_HEADERS, check_headers, restored
+from .context import restored
 from .errors import not_attached, not_running, to_mcp_error
-from .hand_over import HandOver
-from .handlers import Handlers, Serving
-from .identity import AnonymousPolicy, Identify, Identity
-from .task_stream import TRANSPORT_KEEP_ALIVE_SECONDS, Streams, task_group
-from .tool import DurableTool, ToolOptions, checked, make_function, make_tool, wrap
+from .handlers import Handlers
+from .identity import DEFAULT_HEADERS, AnonymousPolicy, Identify, Identity
+from .streams import Streams
+from .task_stream import TRANSPORT_KEEP_ALIVE_SECONDS
+from .tool import DurableTool, ToolOptions, make_tool, wrap
 from .wire import RequestContext
+
+log = logging.getLogger("perdure.mcp")
 
 P = ParamSpec("P")
 R = TypeVar("R")
-C = TypeVar("C", StoreConfig, RuntimeConfig)
-
-UNNAMED_APPLICATION = "server"
-"""The application of a server without a name whose storage no other process can open."""
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
 
@@ -64,110 +68,85 @@ class ServerArguments(TypedDict):
 
 
 class TasksOptions(TypedDict, total=False):
-    """The options of `Tasks`, for extensions of frameworks."""
+    """The options of `Tasks`."""
 
     application: str | None
+    """The name under which the tasks are stored. Only servers with the same name share tasks. Default: the
+    name of the server."""
     ttl: Duration | None
+    """This option and the next five are also options of `StoreConfig` or `RuntimeConfig`, which have more."""
     max_ttl: Duration | None
     retention: Duration | None
     max_tasks_per_owner: int
     concurrency: int
-    anonymous: AnonymousPolicy
-    identify: Identify | None
-    encryption_keys: Sequence[str] | None
     encrypt: EncryptedPart
+    """With `everything`, arguments, results and all other contents of tasks are encrypted too."""
+    encryption_keys: Sequence[str] | None
+    """The keys for what is stored encrypted: the first one encrypts, all of them decrypt. Default: those in
+    the environment variable PERDURE_ENCRYPTION_KEY, separated by commas. With a key, tools can read the
+    access token of their caller, and the headers that `stored_headers` names."""
     stored_headers: Sequence[str]
+    """The headers of a request that tools can read. Default: `authorization` and `x-request-id`."""
+    anonymous: AnonymousPolicy
+    """How a server treats callers without authentication. Default: `id`."""
+    identify: Identify | None
+    """Identifies callers in a way of your own. Called once for each request about tasks."""
     keep_alive: Duration
+    """A request that waits for a task gets a message whenever its stream was silent for this time, so that
+    proxies do not close it. Default: 15 seconds."""
     hand_over_after: Duration | None
+    """If a call of a client without tasks has not ended after this time, it is answered with the id of its
+    task. The client then gets the result with tools that perdure adds. By default, such a call waits for its
+    end."""
     store: StoreConfig
+    """Limits, sizes and retention of tasks."""
     runtime: RuntimeConfig
+    """How this process runs tasks."""
 
 
 class Tasks:
     """Durable tasks for one server, in both task protocols at once."""
 
-    def __init__(
-        self,
-        url: str | Storage,
-        *,
-        application: str | None = None,
-        ttl: Duration | UnsetType | None = UNSET,
-        max_ttl: Duration | UnsetType | None = UNSET,
-        retention: Duration | UnsetType | None = UNSET,
-        max_tasks_per_owner: int | UnsetType = UNSET,
-        concurrency: int | UnsetType = UNSET,
-        anonymous: AnonymousPolicy = "id",
-        identify: Identify | None = None,
-        encryption_keys: Sequence[str] | None = None,
-        encrypt: EncryptedPart | UnsetType = UNSET,
-        stored_headers: Sequence[str] = DEFAULT_HEADERS,
-        keep_alive: Duration = TRANSPORT_KEEP_ALIVE_SECONDS,
-        hand_over_after: Duration | None = None,
-        store: StoreConfig = StoreConfig(),
-        runtime: RuntimeConfig = RuntimeConfig(),
-    ) -> None:
-        """Keep tasks in the storage of this URL.
-
-        Servers that share a storage keep their tasks apart, each under its `application`: by default, the
-        name of the server. The next five options are those of `store` and `runtime`, which have more.
-        `anonymous` decides what a server without authentication does, and `identify` identifies callers in a
-        way of your own; it is called once for each request about tasks.
-
-        `encryption_keys` are the keys for what is stored encrypted: the first one encrypts, all of them
-        decrypt. By default they are those in the environment variable PERDURE_ENCRYPTION_KEY, separated by
-        commas. With a key, tools can read the access token of their caller, and those headers of its request
-        that `stored_headers` names. With `encrypt="everything"`, arguments, results and all other contents of
-        tasks are encrypted too. A request that waits for a task gets a message whenever its stream was silent
-        for `keep_alive`, so that proxies do not close it. A call of a client without tasks that has not
-        ended after `hand_over_after` is answered with the id of its task, and tools let the client come back
-        for the result; by default, such a call waits for its end.
-        """
-        self._identity = Identity(anonymous, identify)
-        store = _with_options(
-            store,
-            ttl=ttl,
-            max_ttl=max_ttl,
-            retention=retention,
-            max_tasks_per_owner=max_tasks_per_owner,
-            encrypt=encrypt,
-        )
+    def __init__(self, url: str | Storage, **options: Unpack[TasksOptions]) -> None:
+        """Keep tasks in the storage of this URL. `TasksOptions` lists the options."""
+        check_options("Tasks", options, TasksOptions.__annotations__)
+        anonymous, application = options.get("anonymous", "id"), options.get("application")
+        stored_headers = options.get("stored_headers", DEFAULT_HEADERS)
+        self._identity = Identity(anonymous, options.get("identify"), stored_headers)
+        store = with_options(options.get("store", StoreConfig()), options)
         self._store_config = replace(store, allow_anonymous=anonymous != "refuse")
-        self._application = application
-        check_duration("keep_alive", keep_alive)
-        self._keep_alive = to_seconds(keep_alive)
+        keep_alive = options.get("keep_alive", TRANSPORT_KEEP_ALIVE_SECONDS)
+        self._keep_alive = check_duration("keep_alive", keep_alive)
         self._app = App(
             url,
-            application=application or "",  # without one, it is known when the server starts
-            encryption_keys=encryption_keys,
+            application=application or "",  # without one, it is the name of the server when that starts
+            encryption_keys=options.get("encryption_keys"),
             store=self._store_config,
-            runtime=_with_options(runtime, concurrency=concurrency),
+            runtime=with_options(options.get("runtime", RuntimeConfig()), options),
         )
         if application is not None:
             escape_application(application)  # raises an error if it is invalid
         self._hosting = SharedContext(self._run)
-        self._serving = Serving()
+        hand_over_after = options.get("hand_over_after")
         if hand_over_after is not None:
-            check_duration("hand_over_after", hand_over_after)
-            self._serving.hand_over = HandOver(to_seconds(hand_over_after))
-        self._handlers = Handlers(self._serving, self._identity)
-        self._admission = Admission(
-            self._serving, self._identity, self._handlers, check_headers(stored_headers)
-        )
+            hand_over_after = check_duration("hand_over_after", hand_over_after)
+        self._handlers = Handlers(self._identity, hand_over_after)
+        self.extension = Admission(self._identity, self._handlers)
+        """The extension that admits calls, for adapters of frameworks."""
         self.work = True
-        """Whether this process runs tasks. Set it to False before the server starts, and only workers do."""
+        """Whether this process runs tasks. If it is False when the server starts, only workers run them."""
         self._server: object = None
         self._states: list[object] = []
-        """What the user's lifespan yielded, for each time that it is entered now."""
 
     @property
     def runtime(self) -> Runtime:
         """The runtime, while the server runs."""
-        return self._serving.runtime
+        return self._handlers.runtime
 
     @property
     def adapter(self) -> ServerAdapter | None:
-        """The server, once it has started."""
-        return self._serving.adapter
+        """The adapter of the server. None before the server has started."""
+        return self._handlers.adapter
 
     def close_streams(self) -> None:
         """Answer all requests that wait for a task, because the server is about to stop.
@@ -176,8 +155,8 @@ class Tasks:
         closed: streams of `subscriptions/listen` end with their result, waiting requests with an error that
         says to send them again.
         """
-        if self._serving.running is not None:
-            self._serving.running.close()
+        if self._handlers.running is not None:
+            self._handlers.running.close()
 
     # Tools
 
@@ -188,18 +167,18 @@ class Tasks:
     def durable(
         self, function: Callable[..., object] | None = None, /, **options: Unpack[ToolOptions]
     ) -> object:
-        """Make the calls of a tool tasks, which survive the server.
+        """Turn the calls of a tool into tasks, which survive a restart of the server.
 
-        Write it below the decorator that registers the tool. The function runs outside of the request that
-        calls it, and again if its worker is lost or stops. `ToolOptions` lists the options.
+        Write this decorator below the one that registers the tool. The function runs outside of the request
+        that calls it, and runs again if its worker is lost or stops. `ToolOptions` lists the options.
         """
         given = self._checked(options)
 
         def declare(function: Callable[..., object]) -> Callable[..., object]:
-            tool = make_tool(function, given)
+            tool = make_tool(function, given, self._run_tool)
             registered = wrap(tool)
-            self._app.functions.add(make_function(tool, given, self._handler_of(tool)))
-            self._serving.tools[tool.name] = tool
+            self._app.functions.add(tool.run)
+            self._handlers.tools[tool.name] = tool
             return registered
 
         return declare if function is None else declare(function)
@@ -209,32 +188,27 @@ class Tasks:
 
         For adapters of frameworks, which call the function themselves.
         """
-        given = self._checked(options)
-        tool = make_tool(function, given)
-        self._app.functions.replace(make_function(tool, given, self._handler_of(tool)))
-        self._serving.tools[tool.name] = tool
+        tool = make_tool(function, self._checked(options), self._run_tool)
+        self._app.functions.replace(tool.run)
+        self._handlers.tools[tool.name] = tool
         return tool
 
     def _checked(self, options: ToolOptions) -> dict[str, Any]:
-        given = checked(options)
+        given = checked("durable", options, ToolOptions.__annotations__)
         resolve_ttl(given.get("ttl_ms", UNSET), self._store_config)
         return given
 
-    def _handler_of(self, tool: DurableTool) -> Callable[[Task], Awaitable[Success]]:
-        """Return the function that workers call: it calls the tool by its name, from the stored call."""
-
-        async def run(task: Task) -> Success:
-            adapter = self._serving.adapter
-            if adapter is None:
-                raise not_running()
-            try:
-                with restored(task, self.runtime.store.clock, adapter.token_type):
-                    return await adapter.call(tool, task)
-            except (MCPError, ClientCannotAnswer) as error:
-                sent = (error if isinstance(error, MCPError) else to_mcp_error(error)).error
-                raise Failed(sent.code, sent.message, UNSET if sent.data is None else sent.data) from error
-
-        return run
+    async def _run_tool(self, name: str, task: Task) -> Success:
+        """Run the stored call of a task with the tool of this name. Workers call this."""
+        adapter = self._handlers.adapter
+        if adapter is None:
+            raise not_running()
+        try:
+            with restored(task, self._app.clock, adapter.token_type):
+                return await adapter.call(self._handlers.tools[name], task)
+        except (MCPError, ClientCannotAnswer) as error:
+            sent = (error if isinstance(error, MCPError) else to_mcp_error(error)).error
+            raise TaskFailed(sent.code, sent.message, UNSET if sent.data is None else sent.data) from error
 
     # Servers
 
@@ -250,72 +224,75 @@ class Tasks:
         Pass your own middleware, extensions and lifespan here. Tasks run within your lifespan.
         """
         return ServerArguments(
-            extensions=[*extensions, self._admission],
+            extensions=[*extensions, self.extension],
             middleware=[self._middleware, *middleware],
-            lifespan=self._within(lifespan or _no_lifespan),
+            lifespan=self._within(lifespan or (lambda _: nullcontext({}))),
         )
 
     def install(self, server: Server[Any], *, authenticated: bool = False) -> None:
-        """Serve tasks on a low-level `Server`, before it runs. Calls of durable functions no longer reach its
-        handler of `tools/call`, which must be added before: checks of your own belong into middleware.
+        """Serve tasks on a low-level `Server`. Call this before the server runs.
 
-        `authenticated` means that its HTTP transport accepts only callers with a verified token.
+        Add the server's handler of `tools/call` first. Calls of durable functions no longer reach this
+        handler, so write checks of your own as middleware. `authenticated` means that the HTTP transport of
+        the server accepts only callers with a verified token.
         """
-        adapter = LowLevelAdapter(server, self._serving.tools, authenticated=authenticated)
+        adapter = LowLevelAdapter(server, self._handlers.tools, authenticated=authenticated)
         self.join(server, adapter, is_outermost=True)
-        server.extensions[self._admission.identifier] = self._admission.settings()
+        server.extensions[self.extension.identifier] = self.extension.settings()
         server.lifespan = self._within(server.lifespan)
         calling = server.get_request_handler("tools/call")
         handler = _unknown_tool if calling is None else calling.handler
-        adapter.handler = compose_tool_call_handler([self._admission], handler)
+        adapter.handler = compose_tool_call_handler([self.extension], handler)
         server.add_request_handler("tools/call", CallToolRequestParams, adapter.handler)
 
     def join(self, server: Server[Any], adapter: ServerAdapter, *, is_outermost: bool = False) -> None:
         """Serve `tasks/*` on the low-level server of a framework, whose tools the adapter calls.
 
-        If the middleware of tasks is the outermost, it sees the answer that is sent.
+        With `is_outermost`, the middleware of tasks comes before all others, so it sees the final answer.
         """
         self.bind(adapter.server)
-        for method in self._admission.methods():
-            server.add_request_handler(method.method, method.params_type, _for_versions(method))
+        for method in self.extension.methods():
+            server.add_request_handler(method.method, method.params_type, method.handler)
         server.middleware.insert(0 if is_outermost else len(server.middleware), self._middleware)
         self._set_adapter(adapter)
 
-    @property
-    def extension(self) -> Admission:
-        """The extension that admits calls, for adapters of frameworks."""
-        return self._admission
+    def serving(self, server: object, state: object = None) -> AbstractAsyncContextManager[None]:
+        """Run tasks within this block, in which the server runs. The user's lifespan has yielded `state`."""
+        return shown_at_exit(self._serve(server, state))
 
     @asynccontextmanager
-    async def serving(self, server: object, state: object = None) -> AsyncGenerator[None]:
-        """Run tasks within this block, in which the server runs; `state` is that of the user's lifespan."""
+    async def _serve(self, server: object, state: object) -> AsyncGenerator[None]:
         self.bind(server)
         self._states.append(state)
-        is_first = len(self._states) == 1
         try:
-            if isinstance(server, MCPServer) and is_first:
-                self._check_parts(cast("MCPServer[Any]", server))
-                self._set_adapter(MCPServerAdapter(cast("MCPServer[Any]", server)))
-            adapter = self._serving.adapter
-            if adapter is not None:
-                adapter.state = state
-                if is_first:
-                    await adapter.check_tools(self._serving.tools)
-                    if self._serving.hand_over is not None:
-                        self._serving.hand_over.check_names(await adapter.tools())
-            if is_first:
-                self._app.application = self._application_name()
+            if len(self._states) == 1:
+                await self._check(server)
             async with self._hosting.use():
                 yield
         finally:
             del self._states[next(n for n, each in enumerate(self._states) if each is state)]
-            if self._serving.adapter is not None:
-                self._serving.adapter.state = self._states[-1] if self._states else None
+
+    async def _check(self, server: object) -> None:
+        """Raise InvalidValue if the server lacks something that tasks need. Called when the server starts."""
+        if isinstance(server, MCPServer):
+            self._check_parts(cast("MCPServer[Any]", server))
+            self._set_adapter(MCPServerAdapter(cast("MCPServer[Any]", server)))
+        adapter = self._handlers.adapter
+        if adapter is not None:
+            await adapter.check_tools(self._handlers.tools)
+            if self._handlers.hand_over_after is not None:
+                hand_over.check_names(await adapter.tools())
+            if adapter.requires_authentication and not self._app.has_keys:
+                log.info(
+                    "without an encryption key, tools cannot read the access token or the headers of their "
+                    "caller; if they need these, set PERDURE_ENCRYPTION_KEY to a key from `perdure key`"
+                )
+        self._app.name_after(None if adapter is None else adapter.name)
 
     @asynccontextmanager
     async def _run(self) -> AsyncGenerator[None]:
         async with self._app.open(work=self.work) as runtime, task_group() as group:
-            streams = self._serving.running = Streams(
+            streams = self._handlers.running = Streams(
                 runtime, group, self._keep_alive, self._identity.owns_session
             )
             streams.start_soon(runtime.attendance.keep)
@@ -323,23 +300,21 @@ class Tasks:
                 yield
             finally:
                 streams.close()
-                self._serving.running = None
+                self._handlers.running = None
 
     @contextmanager
     def overridden(
-        self,
-        url: str | Storage,
-        *,
-        owner: Owner,
-        clock: Callable[[], Micros],
-        **runtime: float,
+        self, url: str | Storage, *, owner: Owner, clock: Callable[[], Micros], **runtime: float
     ) -> Generator[None]:
         """Use another storage and clock, and one owner for all callers, if the server starts in this block.
 
-        For tests, which must not touch the storage of the server. `runtime` are options of `RuntimeConfig`.
+        For tests, which must not touch the storage of the server. The keyword arguments in `runtime` replace
+        options of `RuntimeConfig`.
         """
         if self._states or self._identity.fixed_owner is not None:
-            raise InvalidValue("server", "is already running; run one task after another")
+            raise InvalidValue(
+                "server", "is already running; stop it, or wait until the previous run_task() has returned"
+            )
         app = self._app
         self._app, self._identity.fixed_owner = app.replaced(url, clock=clock, **runtime), owner
         try:
@@ -358,76 +333,33 @@ class Tasks:
     def bind(self, server: object) -> None:
         """Raise InvalidValue if the tasks belong to another server."""
         if self._server not in (None, server):
-            raise InvalidValue("server", "these tasks belong to another server; make a Tasks for each")
-        self._server = server
-
-    def _application_name(self) -> str:
-        if self._application is not None:
-            return self._application
-        adapter = self._serving.adapter
-        name = None if adapter is None else adapter.name
-        if name is None and isinstance(self._app.url, str) and not is_shared_storage(self._app.url):
-            return UNNAMED_APPLICATION
-        if name is None:
             raise InvalidValue(
-                "application",
-                "the server has no name, and its tasks must not be confused with those of other servers; "
-                "give it a name, or set Tasks(application=...)",
+                "server", "this Tasks object belongs to another server; create one Tasks object per server"
             )
-        try:
-            escape_application(name)
-        except InvalidValue as error:
-            reason = f"the name of the server cannot be used ({error})"
-            raise InvalidValue("application", f"{reason}; set Tasks(application=...)") from error
-        return name
+        self._server = server
 
     def _check_parts(self, server: MCPServer[Any]) -> None:
         """Raise InvalidValue if the server was built without a part of `attach()`."""
         if not self._handlers.is_bound:
-            raise InvalidValue("server", not_attached("the extension").error.message)
+            raise InvalidValue("server", not_attached("the extension"))
         if tasks_of(server) is not self:
-            raise InvalidValue("server", not_attached("the middleware").error.message)
+            raise InvalidValue("server", not_attached("the middleware"))
 
     def _set_adapter(self, adapter: ServerAdapter) -> None:
-        self._serving.adapter = adapter
+        self._handlers.adapter = adapter
+        adapter.states = self._states
         adapter.encrypts_contents = self._store_config.encrypt == "everything"
         self._identity.requires_authentication = adapter.requires_authentication
 
-    async def _middleware(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
-        return await self._handlers.middleware(ctx, call_next)
+    def _middleware(self, ctx: RequestContext, call_next: CallNext) -> CoroutineType[Any, Any, HandlerResult]:
+        return self._handlers.middleware(ctx, call_next)
 
 
 def tasks_of(server: MCPServer[Any] | Server[Any]) -> Tasks | None:
-    """Return the tasks that are attached to a server."""
+    """Return the `Tasks` object that is attached to a server, or None if there is none."""
     owners = (getattr(each, "__self__", None) for each in server.middleware)
     return next((owner for owner in owners if isinstance(owner, Tasks)), None)
 
 
-@asynccontextmanager
-async def _no_lifespan(_: object) -> AsyncGenerator[dict[str, Any]]:
-    yield {}
-
-
 async def _unknown_tool(_: RequestContext, params: CallToolRequestParams) -> HandlerResult:
     return unknown_tool(params.name)
-
-
-def _for_versions(method: MethodBinding) -> Callable[[RequestContext, BaseModel], Awaitable[HandlerResult]]:
-    """Return a handler that serves a method only at its versions, as `MCPServer` does for extensions."""
-
-    async def handle(ctx: RequestContext, params: BaseModel) -> HandlerResult:
-        if ctx.protocol_version not in (method.protocol_versions or ()):
-            raise MCPError(METHOD_NOT_FOUND, "Method not found", method.method)
-        return await method.handler(ctx, params)
-
-    return handle
-
-
-def _with_options(config: C, **options: object) -> C:
-    """Return settings with options that were set. Raise InvalidValue if one is set in the settings too."""
-    given = {name: value for name, value in options.items() if not isinstance(value, UnsetType)}
-    for name in given:
-        if getattr(config, name) != getattr(type(config)(), name):
-            kind = type(config).__name__
-            raise InvalidValue(name, f"is set twice: as an option of Tasks and in its {kind}; set it once")
-    return replace(config, **given)

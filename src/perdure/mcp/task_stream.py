@@ -4,17 +4,16 @@
   without tasks.
 - `SessionStream`: the own stream of a session of 2025-11-25 that created the task, or polls it.
 
-A question is open on one stream of a session at a time, and progress only increases: `Delivery` is what all
-streams of one `Session` share. `Streams` are all of a server.
+The streams of one session share a `Session`, which records what the session has received. So a question is
+open on only one of them at a time, and progress only increases.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from contextlib import aclosing, suppress
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import cast
 from weakref import WeakValueDictionary
 
 import anyio
@@ -22,117 +21,31 @@ import mcp_types as types
 from anyio.abc import TaskGroup
 from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp.shared.message import ServerMessageMetadata
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from ..runtime import Runtime
+from ..runtime.task_group import task_group
+from ..runtime.waits import retry_busy
 from ..storage.errors import PerdureError
-from ..tasks import InputKind, LogLevel, Owner, Snapshot, TaskRecord
+from ..tasks import LogLevel, Owner, TaskRecord
 from ..tasks.errors import MalformedAnswer, TerminalTask
 from ..tasks.inputs import Input, InputError
 from ..tasks.task_log import LOG_LEVELS, Report
 from . import wire
 from .adapters import connection_of
-from .errors import to_mcp_error
+from .errors import retryable
+from .streams import RawMessage, Streams, notification
 from .wire import JsonObject, RequestContext, as_object
 
 log = logging.getLogger("perdure.mcp")
 
 MAX_ASKS = 3
-"""How often a client is asked the same question if its answers are malformed."""
+"""Maximum number of times that a client is asked the same question if its answers are malformed."""
 TRANSPORT_KEEP_ALIVE_SECONDS = 15.0
-"""The SDK's HTTP transports themselves send a comment after this time without a message."""
+"""Seconds without a message after which the SDK's HTTP transports themselves send a comment."""
 PING_SECONDS = 5.0
-"""How long a client has to answer a ping on the session's own stream, and how long until the next one."""
+"""Seconds within which a client must answer a ping on the session's own stream, and until the next ping."""
 KEEP_ALIVE_METHOD = "notifications/perdure/keepAlive"
 SESSION_STATE_KEY = "perdure"
-BUSY_DELAYS = (0.05, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 10.0)
-"""Seconds before a call of the storage that was busy is repeated, each time."""
-CANCEL_SECONDS = 5.0
-"""How long a task is tried to be cancelled that no client knows. The server may be stopping."""
-
-T = TypeVar("T")
-
-
-class RawMessage(BaseModel):
-    """Any request or notification. The SDK has no types for those of tasks, and would omit a null `ttl`."""
-
-    method: str
-    params: dict[str, Any] | None = None
-
-
-def notification(method: str, params: JsonObject) -> types.ServerNotification:
-    return cast("types.ServerNotification", RawMessage(method=method, params=params))
-
-
-async def retry_busy(call: Callable[[], Awaitable[T]]) -> T:
-    """Make a call that is repeated for a while if the storage is busy."""
-    for delay in BUSY_DELAYS:
-        try:
-            return await call()
-        except PerdureError as error:
-            if not error.retryable:
-                raise
-            log.info("trying again in %s seconds: %s", delay, error)
-        await anyio.sleep(delay)
-    return await call()
-
-
-class Streams:
-    """The open streams of one server, while it runs. All of them are answered when it stops."""
-
-    def __init__(
-        self,
-        runtime: Runtime,
-        group: TaskGroup,
-        keep_alive: float,
-        owns_session: Callable[[RequestContext], bool],
-    ) -> None:
-        self.runtime = runtime
-        self.owns_session = owns_session
-        """Whether only the caller of a request reads the own stream of its session."""
-        self.keep_alive = keep_alive
-        """Seconds without a message after which a stream that waits gets one."""
-        self._group = group
-        self._scopes: set[anyio.CancelScope] = set()
-        self._is_closing = False
-
-    def close(self) -> None:
-        """End all streams: each is answered. Streams that are opened later end at once."""
-        self._is_closing = True
-        for scope in list(self._scopes):
-            scope.cancel()
-
-    @contextmanager
-    def open(self) -> Generator[None]:
-        """Run a block that is cancelled, without an error, when the server stops."""
-        with anyio.CancelScope() as scope:
-            self._scopes.add(scope)
-            if self._is_closing:
-                scope.cancel()
-            try:
-                yield
-            finally:
-                self._scopes.discard(scope)
-
-    def start_soon(self, function: Callable[..., Awaitable[None]], /, *args: object) -> None:
-        """Run a function in the background, until it returns or the server stops."""
-        self._group.start_soon(self._log_errors, function, args)
-
-    async def cancel_abandoned(self, owner: Owner, task_id: str) -> None:
-        """Cancel a task that no client knows, also if the caller is cancelled itself."""
-        try:
-            with anyio.CancelScope(shield=True), anyio.fail_after(CANCEL_SECONDS), suppress(TerminalTask):
-                await retry_busy(lambda: self.runtime.cancel(owner, task_id))
-        except (PerdureError, TimeoutError) as error:
-            reason = str(error) or "the storage is busy"
-            log.warning("task %s keeps running without a client: it was not cancelled: %s", task_id, reason)
-            self.runtime.attendance.abandon_task()
-
-    async def _log_errors(self, function: Callable[..., Awaitable[None]], args: tuple[object, ...]) -> None:
-        try:
-            await function(*args)
-        except Exception:
-            log.exception("%s failed in the background", getattr(function, "__qualname__", function))
 
 
 class Delivery:
@@ -140,11 +53,11 @@ class Delivery:
 
     def __init__(self, task: TaskRecord) -> None:
         self.progress_token: str | int | None = None
-        """The progress token of the call that created the task, if this session called."""
+        """The progress token of the call that created the task, if this session made the call."""
         self.open_requests = 0
-        """How many requests of the session follow the task. Its own stream is used if there are none."""
+        """Number of requests of the session that follow the task. If 0, the session's own stream is used."""
         self.polls_only = anyio.Event()
-        """Set if the client polled again after it saw a question, and so does not wait for the result."""
+        """Set when the client polls again after it saw a question, so it does not wait for the result."""
         self._reports, self._log = task.reports.total, task.log.total
         self._progress: float | None = None
         self._questions: dict[str, anyio.Lock] = {}
@@ -156,23 +69,26 @@ class Delivery:
         return self._questions.setdefault(key, anyio.Lock())
 
     def poll(self) -> None:
-        """Note that the session has polled a task that asks."""
+        """Record that the session has polled the task while the task asks a question."""
         if self._has_polled and not self.open_requests:
             self.polls_only.set()
         self._has_polled = True
         self.check_reader()
 
     def check_reader(self) -> None:
-        """Make the session's own stream check that it is read, because the session sent a request."""
+        """Make the session's own stream check that the client reads it, after the client sent a request."""
         self._request_seen.set()
 
     async def wait_for_request(self) -> None:
         self._request_seen = anyio.Event()
         await self._request_seen.wait()
 
-    def restart(self) -> None:
-        """Deliver everything from the start of the task, of which the client does not know."""
-        self._reports = self._log = 0
+    def restart(self, log_entries: int) -> None:
+        """Deliver all reports from the start of the task, because the client does not know the task.
+
+        Of the log, it has received so many entries.
+        """
+        self._reports, self._log = 0, log_entries
         self._progress = None
 
     def take_reports(self, task: TaskRecord) -> list[Report]:
@@ -186,6 +102,8 @@ class Delivery:
             if self._progress is None or report.done > self._progress:
                 self._progress = report.done
                 increasing.append(report)
+            elif increasing and report.done == self._progress and report.message is not None:
+                increasing[-1] = report  # the message was set after the value
         return increasing
 
     def take_log(self, task: TaskRecord) -> list[JsonObject]:
@@ -195,14 +113,14 @@ class Delivery:
 
 
 class Session:
-    """The state of one connection: of a session up to 2025-11-25, else of a single request."""
+    """The state of one connection. At 2026-07-28, that is a single request, and before, a session."""
 
     def __init__(self) -> None:
         self.level: LogLevel = LOG_LEVELS[0]
         """The lowest level of the log entries that the client wants."""
+        self.followed: dict[str, anyio.CancelScope] = {}
+        """By id, the tasks that are followed on the session's own stream until their scope is cancelled."""
         self._deliveries: WeakValueDictionary[str, Delivery] = WeakValueDictionary()
-        self._followed: dict[str, anyio.CancelScope] = {}
-        """The tasks that are followed on the session's own stream."""
 
     @staticmethod
     def of(request: RequestContext) -> Session:
@@ -214,39 +132,16 @@ class Session:
         return session
 
     def _end(self) -> None:
-        for scope in self._followed.values():
+        for scope in self.followed.values():
             scope.cancel()
 
     def delivery(self, task: TaskRecord) -> Delivery:
-        """Return what the session has received of a task, the same for all its streams."""
+        """Return what the session has received of a task. All streams of the session share this object."""
         return self._deliveries.setdefault(task.task_id, Delivery(task))
 
     def set_level(self, level: object) -> None:
         """Remember what the client has set with `logging/setLevel`."""
         self.level = level if level in LOG_LEVELS else self.level
-
-    def follow(
-        self, request: RequestContext, task: TaskRecord, streams: Streams, token: str | int | None = None
-    ) -> Delivery:
-        """Follow a task on the session's own stream, unless that is done already.
-
-        `token` is the progress token of the call that created the task.
-        """
-        delivery = self.delivery(task)
-        if task.task_id not in self._followed:
-            delivery.progress_token = token
-            self._followed[task.task_id] = anyio.CancelScope()
-            streams.start_soon(self._follow, SessionStream(request, task.owner, streams), task, delivery)
-        return delivery
-
-    async def _follow(self, stream: SessionStream, task: TaskRecord, delivery: Delivery) -> None:
-        try:
-            with self._followed[task.task_id]:
-                await stream.follow(task, delivery)
-        except Exception as error:  # whatever a transport raises if its client has left
-            log.debug("a session is no longer notified of task %s: %s", task.task_id, error)
-        finally:
-            del self._followed[task.task_id]
 
 
 class TaskStream:
@@ -261,90 +156,91 @@ class TaskStream:
         self._runtime = streams.runtime
         self._session = Session.of(request)
         self._names_task = names_task
-        """Whether the client knows of the task: then every message names it."""
+        """Whether the client knows the task. If so, every message names the task."""
         self._is_open = not names_task or request.session.can_send_request
-        """Whether anything can be sent on this stream. With `json_response=True` a request has no stream
-        before its answer: then the session's own is used."""
+        """Whether anything can be sent on this stream. With `json_response=True`, a request has no stream
+        before its answer, so the session's own stream is used."""
         self._related_id: types.RequestId | None = request.request_id
         self._asking: dict[str, anyio.CancelScope] = {}
         self._sent_at = anyio.current_time()
-        self._error: Exception | None = None
 
-    async def wait(self, task_id: str) -> Snapshot:
-        """Return the task when it has ended; ask its questions meanwhile."""
-        return await self._wait(task_id, lambda snapshot: snapshot.task.is_terminal)
+    async def wait(self, task_id: str, *, at_most: float | None = None) -> TaskRecord:
+        """Return the task when it `is_over`, or after `at_most` seconds. Meanwhile, ask its questions."""
+        with anyio.move_on_after(at_most):
+            task = await self._read(task_id)
+            delivery = self._session.delivery(task)
+            if not self._names_task:
+                delivery.restart(wire.received_log_entries(self._request))
+            if not self._is_open:
+                follow_in_session(self._request, task, self._streams).polls_only.set()
+            delivery.open_requests += self._is_open
+            try:
+                async with task_group() as group:
+                    group.start_soon(self._keep_alive)
+                    return await self._follow(task_id, delivery)
+            finally:
+                delivery.open_requests -= self._is_open
+        return await self._read(task_id)
 
-    async def wait_for_input(self, task_id: str) -> Snapshot:
-        """Return the task when it has ended, or waits for an answer that this client can give."""
-        return await self._wait(
-            task_id, lambda read: read.task.is_terminal or bool(self.questions(read.task))
-        )
+    async def _read(self, task_id: str) -> TaskRecord:
+        return (await retry_busy(lambda: self._runtime.get(self._owner, task_id))).task
 
-    async def wait_at_most(
-        self, task_id: str, seconds: float, is_over: Callable[[Snapshot], bool]
-    ) -> Snapshot:
-        """Return the task when it is over, or as it is after this time; ask its questions meanwhile."""
-        with anyio.move_on_after(seconds):
-            return await self._wait(task_id, is_over)
-        return await retry_busy(lambda: self._runtime.get(self._owner, task_id))
+    def is_over(self, task: TaskRecord) -> bool:
+        """Return whether the request that waits for the task can be answered."""
+        return task.is_terminal or bool(self.round_of(task))
+
+    def round_of(self, task: TaskRecord) -> dict[str, Input]:
+        """Return the questions that end a round of this call. Only calls of 2026-07-28 have rounds."""
+        return self.questions(task) if self._request.protocol_version == wire.PROTOCOL_2026 else {}
 
     def reachable_questions(self, task: TaskRecord) -> dict[str, Input]:
-        """Return those that can be sent: in a round of the call, or on a stream before its answer."""
-        is_2026 = self._request.protocol_version == wire.PROTOCOL_2026
-        return self.questions(task) if is_2026 or self._request.session.can_send_request else {}
+        """Return the questions that can be sent: in a round of the call, or on a stream before its answer."""
+        return self.questions(task) if self._request.session.can_send_request else self.round_of(task)
 
     def questions(self, task: TaskRecord) -> dict[str, Input]:
         """Return the outstanding questions that the client of this request can be asked."""
         can = wire.capabilities_of(self._request)
         return {key: asked for key, asked in task.questions.items() if asked.capability in can}
 
-    async def _wait(self, task_id: str, is_over: Callable[[Snapshot], bool]) -> Snapshot:
-        snapshot = await retry_busy(lambda: self._runtime.get(self._owner, task_id))
-        delivery = self._session.delivery(snapshot.task)
-        if not self._names_task:
-            delivery.restart()
-        delivery.open_requests += self._is_open
-        if not self._is_open:
-            self._session.follow(self._request, snapshot.task, self._streams).polls_only.set()
-        try:
-            async with task_group() as group:
-                group.start_soon(self._keep_alive)
-                return await self._follow(task_id, delivery, is_over)
-        finally:
-            delivery.open_requests -= self._is_open
-
-    async def _follow(
-        self, task_id: str, delivery: Delivery, is_over: Callable[[Snapshot], bool]
-    ) -> Snapshot:
-        """Send what is new until the task is over. Raise MCPError if the server stops before."""
-        ended: Snapshot | None = None
+    async def _follow(self, task_id: str, delivery: Delivery) -> TaskRecord:
+        """Send news of the task until `is_over`. Raise MCPError if the server stops before that."""
+        ended: TaskRecord | None = None
         with self._streams.open():
             async with task_group() as group, aclosing(self._runtime.watch(self._owner, task_id)) as states:
                 async for snapshot in states:
+                    task = snapshot.task
                     if self._is_open:
-                        await self._send_news(snapshot.task, delivery)
-                    if is_over(snapshot):
-                        ended = snapshot
+                        await self._send_news(task, delivery)
+                    if self.is_over(task):
+                        ended = task
                         break
                     if self._is_open:
-                        self._update_questions(snapshot, delivery, group)
-        if self._error is not None:
-            raise self._error
+                        self._update_questions(task, delivery, group)
         if ended is None:
-            message = "the server is stopping; send the request again"
-            raise MCPError(types.INTERNAL_ERROR, message, {"retryable": True})
+            raise retryable("the server is stopping; send the request again")
         return ended
 
     # Notifications
 
     async def _send_news(self, task: TaskRecord, delivery: Delivery) -> None:
-        """Send new progress, and new log entries before 2026-07-28."""
+        """Send new progress, and the new log entries that the client wants."""
         for report in delivery.take_reports(task):
             await self._send_progress(task, report, delivery.progress_token)
+        lowest = self._lowest_log_level()
         for entry in delivery.take_log(task):
-            is_wanted = LOG_LEVELS.index(entry["level"]) >= LOG_LEVELS.index(self._session.level)
-            if is_wanted and self._request.protocol_version != wire.PROTOCOL_2026:
+            if lowest is not None and LOG_LEVELS.index(entry["level"]) >= LOG_LEVELS.index(lowest):
                 await self._notify("notifications/message", self._with_task(entry, task))
+
+    def _lowest_log_level(self) -> LogLevel | None:
+        """Return the lowest level of log entries that the client wants, or None if it wants no log.
+
+        At 2026-07-28, the client specifies the level in each request. At that version, only calls whose
+        clients do not know the task have a stream.
+        """
+        if self._request.protocol_version != wire.PROTOCOL_2026:
+            return self._session.level
+        level = wire.meta_of(self._request).get(types.LOG_LEVEL_META_KEY)
+        return level if level in LOG_LEVELS else None
 
     async def _send_progress(self, task: TaskRecord, report: Report, token: str | int | None) -> None:
         if not self._names_task:  # the token is that of this request
@@ -367,8 +263,8 @@ class TaskStream:
     async def _keep_alive(self) -> None:
         """Send a message whenever the stream was silent for too long, so that no proxy closes it.
 
-        The SDK does that at its own interval; this is for a shorter one. 2026-07-28 has no ping by servers:
-        its clients ignore a notification that they do not know.
+        The SDK does that at its own interval, so this is needed only for a shorter interval. At 2026-07-28,
+        servers cannot send pings. They send a notification that clients do not know, and so ignore.
         """
         interval = self._streams.keep_alive
         if interval >= TRANSPORT_KEEP_ALIVE_SECONDS or self._request.request is None:
@@ -386,7 +282,7 @@ class TaskStream:
     async def _ping(self, timeout: float) -> bool:  # noqa: ASYNC109
         """Return whether the client answers in time. Raise MCPError if the session has ended."""
         try:
-            await self._send_request("ping", None, types.EmptyResult, timeout)
+            await self._send_request("ping", None, timeout)
         except MCPError as error:
             if _is_unreachable(error):
                 raise
@@ -397,40 +293,34 @@ class TaskStream:
         self,
         method: str,
         params: JsonObject | None,
-        result_type: type[BaseModel],
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> JsonObject:
         self._sent_at = anyio.current_time()
         request = cast("types.ServerRequest", RawMessage(method=method, params=params))
         metadata = ServerMessageMetadata(related_request_id=self._related_id)
-        return wire.dump_result(
-            await self._request.session.send_request(request, result_type, timeout, metadata)
-        )
+        result = await self._request.session.send_request(request, wire.RawResult, timeout, metadata)
+        return result.root
 
     # Questions
 
-    def _update_questions(self, snapshot: Snapshot, delivery: Delivery, group: TaskGroup) -> None:
+    def _update_questions(self, task: TaskRecord, delivery: Delivery, group: TaskGroup) -> None:
         """Ask new questions. Withdraw those that were answered elsewhere."""
-        questions = self.questions(snapshot.task)
+        questions = self.questions(task)
         for key in questions.keys() - self._asking.keys():
             self._asking[key] = anyio.CancelScope()
-            group.start_soon(self._ask, snapshot.task.task_id, key, delivery, group.cancel_scope)
+            group.start_soon(self._ask, task.task_id, key, delivery)
         for key in self._asking.keys() - questions.keys():
             self._asking[key].cancel()
 
-    async def _ask(self, task_id: str, key: str, delivery: Delivery, follower: anyio.CancelScope) -> None:
-        """Ask a question once no other stream of the session does."""
+    async def _ask(self, task_id: str, key: str, delivery: Delivery) -> None:
+        """Ask a question, as soon as no other stream of the session is asking it."""
         with self._asking[key]:
-            try:
-                delivery.check_reader()
-                async with delivery.turn(key):
-                    await self._ask_if_open(task_id, key)
-            except (MCPError, PerdureError) as error:
-                self._error = to_mcp_error(error) if isinstance(error, PerdureError) else error
-                follower.cancel()
+            delivery.check_reader()
+            async with delivery.turn(key):
+                await self._ask_if_open(task_id, key)
 
     async def _ask_if_open(self, task_id: str, key: str) -> None:
-        task = (await retry_busy(lambda: self._runtime.get(self._owner, task_id))).task
+        task = await self._read(task_id)
         if key not in task.outstanding:
             return
         failure = await self._ask_until_valid(task, key)
@@ -439,9 +329,10 @@ class TaskStream:
                 await retry_busy(lambda: self._runtime.fail_question(self._owner, task_id, key, failure))
 
     async def _ask_until_valid(self, task: TaskRecord, key: str) -> InputError | None:
-        """Ask the client, again if its answer is malformed.
+        """Ask the client. Ask again if its answer is malformed.
 
-        Return what the tool gets for an answer if there is none: an error.
+        Return None if the answer is stored or the client can be asked on another stream. Otherwise, return
+        the error that the tool receives as the answer.
         """
         reason = ""
         for _ in range(MAX_ASKS):
@@ -464,24 +355,13 @@ class TaskStream:
         return InputError(code=types.INVALID_PARAMS, message=reason)
 
     async def _send_question(self, task: TaskRecord, key: str, reason: str) -> JsonObject:
-        """Return the client's answer. `reason` says why its last one was not accepted."""
+        """Return the client's answer. `reason` is why its previous answer was rejected, or empty."""
         asked = task.inputs[key]
         question = wire.input_request(asked)
         params = self._with_task(as_object(question.get("params")), task)
         if reason and "message" in params:
             params["message"] = f"{params['message']}\n\n({reason})"
-        return await self._send_request(question["method"], params or None, _result_type(asked.kind, params))
-
-
-def _result_type(kind: InputKind, params: JsonObject) -> type[BaseModel]:
-    match kind:
-        case InputKind.ELICITATION:
-            return types.ElicitResult
-        case InputKind.ROOTS:
-            return types.ListRootsResult
-        case InputKind.SAMPLING:
-            has_tools = params.get("tools") or params.get("toolChoice")
-            return types.CreateMessageResultWithTools if has_tools else types.CreateMessageResult
+        return await self._send_request(question["method"], params or None)
 
 
 def _is_unreachable(error: MCPError) -> bool:
@@ -491,20 +371,26 @@ def _is_unreachable(error: MCPError) -> bool:
 
 
 class SessionStream(TaskStream):
-    """Follows one task on the own stream of a session, which the client may not read."""
+    """Follows one task on the own stream of a session. It is possible that no client reads this stream."""
 
     def __init__(self, request: RequestContext, owner: Owner, streams: Streams) -> None:
         super().__init__(request, owner, streams)
         self._related_id, self._is_open = None, streams.owns_session(request)
         self._sent_status: object = None
 
-    async def follow(self, seen: TaskRecord, delivery: Delivery) -> None:
-        """Follow a task until it ends. The client has seen this state of it."""
+    async def follow(self, seen: TaskRecord, delivery: Delivery, scope: anyio.CancelScope) -> None:
+        """Follow a task until it ends or the scope is cancelled. The client has seen the state `seen`."""
         self._sent_status = (seen.status, seen.status_message)
-        await self._follow(seen.task_id, delivery, lambda snapshot: snapshot.task.is_terminal)
+        try:
+            with scope:
+                await self._follow(seen.task_id, delivery)
+        except Exception as error:  # whatever a transport raises if its client has left
+            log.debug("a session is no longer notified of changes to task %s: %s", seen.task_id, error)
+        finally:
+            del self._session.followed[seen.task_id]
 
     async def _send_news(self, task: TaskRecord, delivery: Delivery) -> None:
-        """Send the status, and the rest unless a request of the session does."""
+        """Send the status. Also send progress and log entries, unless a request of the session sends them."""
         status = (task.status, task.status_message)
         if status != self._sent_status:
             await self._notify(
@@ -514,8 +400,8 @@ class SessionStream(TaskStream):
         if not delivery.open_requests:
             await super()._send_news(task, delivery)
 
-    async def _ask(self, task_id: str, key: str, delivery: Delivery, follower: anyio.CancelScope) -> None:  # noqa: ARG002
-        """Ask a client that only polls, as soon as it reads the stream; again if it stops reading."""
+    async def _ask(self, task_id: str, key: str, delivery: Delivery) -> None:
+        """Ask a client that only polls, as soon as it reads the stream. Ask again if it stops reading."""
         is_asked = False
         with self._asking[key]:
             try:
@@ -528,12 +414,12 @@ class SessionStream(TaskStream):
                         await self._ask_if_open(task_id, key)
                         is_asked = True
             except (MCPError, PerdureError) as error:
-                log.debug("a question was not asked on a session's own stream: %s", error)
+                log.debug("could not ask a question on the stream of the session: %s", error)
 
     async def _cancel_without_reader(self, delivery: Delivery, scope: anyio.CancelScope) -> None:
-        """Cancel if the client, which just sent a request, does not answer a ping: its stream was closed.
+        """Cancel `scope` if the client has just sent a request, but its stream was closed.
 
-        A client that sends nothing may be busy with the question.
+        In that case, it does not answer a ping. A client that sends nothing may be busy with the question.
         """
         with suppress(MCPError):
             await delivery.wait_for_request()
@@ -542,15 +428,17 @@ class SessionStream(TaskStream):
         scope.cancel()
 
 
-@asynccontextmanager
-async def task_group() -> AsyncGenerator[TaskGroup]:
-    """Yield a task group that is cancelled when the block ends. An error of the block is raised as it is."""
-    raised: Exception | None = None
-    async with anyio.create_task_group() as group:
-        try:
-            yield group
-        except Exception as error:
-            raised = error
-        group.cancel_scope.cancel()
-    if raised is not None:
-        raise raised
+def follow_in_session(
+    request: RequestContext, task: TaskRecord, streams: Streams, token: str | int | None = None
+) -> Delivery:
+    """Follow a task on the own stream of a session, unless that is done already.
+
+    `token` is the progress token of the call that created the task.
+    """
+    session = Session.of(request)
+    delivery = session.delivery(task)
+    if task.task_id not in session.followed:
+        delivery.progress_token = token
+        scope = session.followed[task.task_id] = anyio.CancelScope()
+        streams.start_soon(SessionStream(request, task.owner, streams).follow, task, delivery, scope)
+    return delivery

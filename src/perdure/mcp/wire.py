@@ -1,28 +1,28 @@
-"""What both task protocols write on the wire. Pure: versions and keys, parameters, tasks, and capabilities.
+"""The messages of both task protocols: their versions and keys, parameters, tasks, and capabilities.
 
 2026-07-28 has tasks as an extension, 2025-11-25 in its core. A `ttl` of null is always sent: it means that
-the task never expires.
+the task never expires. The functions in this module are pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar
 
 import mcp_types as types
 import msgspec
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from msgspec import UNSET, UnsetType
-from pydantic import BaseModel
+from pydantic import BaseModel, RootModel
 
 from ..runtime import telemetry
 from ..storage import Micros
 from ..tasks import Failure, LogEntry, Status, Success, TaskRecord, expiry_and_deadlines
-from ..tasks.canonical_json import JsonLike
 from ..tasks.config import MIN_POLL_INTERVAL_MS
 from ..tasks.inputs import Capability, Input
+from ..tasks.secret_contents import SecretContents
 from ..tasks.task_log import Report
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ REQUEST_META_KEYS = frozenset(
 """The keys of `_meta` that belong to one request, and not to the task that it becomes."""
 
 POLLS_PER_AGE = 6
-"""A client that polls after a sixth of the task's age learns of the end at most a sixth too late."""
+"""The advised poll interval is the age of the task divided by this number, within limits."""
 
 
 # Parameters
@@ -70,21 +70,24 @@ class TaskParams(msgspec.Struct, frozen=True, rename="camel"):
     task_id: str
 
 
+class UpdateMeta(msgspec.Struct, frozen=True):
+    """The `_meta` of `tasks/update`, as far as it concerns tasks."""
+
+    variables: dict[str, Any] | None = msgspec.field(default=None, name=VARIABLES)
+
+
 class UpdateParams(msgspec.Struct, frozen=True, rename="camel"):
     """The parameters of `tasks/update`."""
 
     task_id: str
     input_responses: dict[str, Any]
-    meta: dict[str, Any] = msgspec.field(default={}, name="_meta")
+    meta: UpdateMeta = msgspec.field(default=UpdateMeta(), name="_meta")
 
-    @property
-    def variables(self) -> Mapping[str, JsonLike]:
-        given = self.meta.get(VARIABLES)
-        if given is None:
-            return {}
-        if not isinstance(given, dict):
-            raise MCPError(types.INVALID_PARAMS, f"Expected `object` - at `$._meta[{VARIABLES!r}]`")
-        return cast("dict[str, JsonLike]", given)
+
+class CallMeta(msgspec.Struct, frozen=True):
+    """The `_meta` of `tools/call`, as far as it concerns tasks."""
+
+    idempotency_key: str | None = msgspec.field(default=None, name=IDEMPOTENCY_KEY)
 
 
 class ListParams(msgspec.Struct, frozen=True):
@@ -116,15 +119,16 @@ class ListenParams(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def decode(params: object, type_: type[T], at: str = "$") -> T:
-    """Return parameters of this type. Raise -32602 with the name of a field that is wrong."""
-    if params is not None and not isinstance(params, dict):
+    """Decode parameters of this type. Raise MCPError with the code -32602 if a field is invalid."""
+    is_object = params is None or isinstance(params, dict)
+    if not is_object:
         raise MCPError(types.INVALID_PARAMS, f"Expected `object` - at `{at}`")
     try:
-        return msgspec.convert(cast("object", params or {}), type_)
+        return msgspec.convert(params or {}, type_)
     except msgspec.ValidationError as error:
         raise MCPError(types.INVALID_PARAMS, str(error).replace("`$", f"`{at}", 1)) from error
     except UnicodeEncodeError as error:
-        raise MCPError(types.INVALID_PARAMS, f"Expected names that are Unicode - at `{at}`") from error
+        raise MCPError(types.INVALID_PARAMS, f"Expected names that are valid Unicode - at `{at}`") from error
     except RecursionError as error:
         raise MCPError(types.INVALID_PARAMS, f"Nested too deeply - at `{at}`") from error
 
@@ -151,7 +155,7 @@ def is_without_tasks(ctx: RequestContext) -> bool:
 
 
 def _declared(params: Mapping[str, Any] | None) -> JsonObject:
-    return as_object(as_object(as_object(params).get("_meta")).get(types.CLIENT_CAPABILITIES_META_KEY))
+    return as_object(as_object((params or {}).get("_meta")).get(types.CLIENT_CAPABILITIES_META_KEY))
 
 
 def requested_task(ctx: RequestContext) -> TaskRequest | None:
@@ -168,32 +172,39 @@ def meta_of(ctx: RequestContext) -> JsonObject:
 
 
 def idempotency_key_of(meta: Mapping[str, Any]) -> str | None:
-    key = meta.get(IDEMPOTENCY_KEY)
-    if key is not None and not isinstance(key, str):
-        raise MCPError(types.INVALID_PARAMS, f"Expected `str` - at `$._meta[{IDEMPOTENCY_KEY!r}]`")
-    return key
+    return decode(meta, CallMeta, "$._meta").idempotency_key
 
 
 def as_object(value: object) -> JsonObject:
-    """Return a JSON object as a new dict; an empty one for any other value."""
+    """Return a JSON object as a new dict. Return an empty dict for any other value."""
     return {**value} if isinstance(value, dict) else {}
 
 
 # What is stored of a call
 
 
-class StoredCall(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class StoredCall(SecretContents, frozen=True, rename="camel", omit_defaults=True):
     """A call as it is stored, so that a worker can make it again."""
+
+    shown_in_repr = ("name",)
 
     name: str
     arguments: dict[str, Any] | None = None
     input_responses: dict[str, Any] | None = None
     request_state: str | None = None
 
+    @classmethod
+    def of(
+        cls, params: types.CallToolRequestParams, ctx: RequestContext, arguments: dict[str, Any] | None
+    ) -> StoredCall:
+        """Return the call of a client with `arguments`, which middleware may have changed."""
+        responses = (ctx.params or {}).get("inputResponses")
+        return cls(params.name, arguments, responses, params.request_state)
 
-def stored_meta(ctx: RequestContext) -> JsonObject:
+
+def stored_meta(ctx: RequestContext, meta: JsonObject) -> JsonObject:
     """Return what the task keeps of the `_meta` of its call, with the version and the id of the request."""
-    kept = {name: value for name, value in meta_of(ctx).items() if name not in REQUEST_META_KEYS}
+    kept = {name: value for name, value in meta.items() if name not in REQUEST_META_KEYS}
     return {**kept, types.PROTOCOL_VERSION_META_KEY: ctx.protocol_version, REQUEST_ID: ctx.request_id}
 
 
@@ -217,18 +228,15 @@ _DECLARATIONS: dict[Capability, JsonObject] = {
 
 def capabilities_of(ctx: RequestContext) -> tuple[Capability, ...]:
     """Return what the client of a request can be asked."""
-    declared = ctx.session.client_capabilities or types.ClientCapabilities()
-    elicitation, sampling = declared.elicitation, declared.sampling
-    can = {
-        # an empty declaration is older than the two modes, and means forms
-        Capability.FORM: elicitation is not None
-        and (elicitation.form is not None or elicitation.url is None),
-        Capability.URL: elicitation is not None and elicitation.url is not None,
-        Capability.SAMPLING: sampling is not None,
-        Capability.SAMPLING_TOOLS: sampling is not None and sampling.tools is not None,
-        Capability.ROOTS: declared.roots is not None,
-    }
-    return tuple(capability for capability, is_declared in can.items() if is_declared)
+    declared = dump_result(ctx.session.client_capabilities)
+    modes = declared.get("elicitation")
+    if modes is not None and "url" not in modes:  # older clients declare no modes
+        modes["form"] = {}
+    return tuple(
+        capability
+        for capability, wanted in _DECLARATIONS.items()
+        if all(name in declared and wanted[name].keys() <= declared[name].keys() for name in wanted)
+    )
 
 
 def client_capabilities(capabilities: Iterable[str]) -> JsonObject:
@@ -238,11 +246,6 @@ def client_capabilities(capabilities: Iterable[str]) -> JsonObject:
         for name, value in _DECLARATIONS[Capability(capability)].items():
             declared[name] = {**declared.get(name, {}), **value}
     return declared
-
-
-def required_capability(capability: Capability) -> JsonObject:
-    """Return the error data that names what a client would have to declare."""
-    return {"requiredCapabilities": client_capabilities([capability])}
 
 
 # Tasks of 2026-07-28
@@ -255,7 +258,7 @@ def create_task_result(task: TaskRecord, now: Micros) -> JsonObject:
 
 def task_2026(task: TaskRecord, now: Micros) -> JsonObject:
     """Return a task as `tasks/get` and `notifications/tasks` send it, with its questions, result or error."""
-    shape = _fields_2026(task, now)
+    shape = {**_fields_2026(task, now), **_meta(task)}
     if shape["status"] == Status.INPUT_REQUIRED:
         shape["inputRequests"] = {key: input_request(asked) for key, asked in task.questions.items()}
     match task.outcome:
@@ -265,8 +268,6 @@ def task_2026(task: TaskRecord, now: Micros) -> JsonObject:
             shape["error"] = json_rpc_error(failure)
         case _:
             pass
-    if meta := _task_meta(task):
-        shape["_meta"] = meta
     return shape
 
 
@@ -287,22 +288,35 @@ def input_request(asked: Input) -> JsonObject:
 
 
 def input_required(task: TaskRecord, asked: Mapping[str, Input]) -> JsonObject:
-    """Return a round of a call that waits for a task which its client does not know."""
+    """Return the questions of a round of a call that waits for a task which its client does not know."""
     return {
         "resultType": "input_required",
         "inputRequests": {key: input_request(each) for key, each in asked.items()},
-        "requestState": f"{WAITING_STATE_PREFIX}{task.task_id}",
+        "requestState": f"{WAITING_STATE_PREFIX}{task.task_id}/{task.log.total}",
     }
 
 
 def waiting_task(request_state: str | None) -> str | None:
     """Return the id of the task for which a call waits, from the `requestState` of its last round."""
     state = request_state or ""
-    return state.removeprefix(WAITING_STATE_PREFIX) if state.startswith(WAITING_STATE_PREFIX) else None
+    if not state.startswith(WAITING_STATE_PREFIX):
+        return None
+    return state.removeprefix(WAITING_STATE_PREFIX).partition("/")[0]
+
+
+def received_log_entries(ctx: RequestContext) -> int:
+    """Return how many log entries of the task the earlier rounds of a waiting call have received."""
+    state = (ctx.params or {}).get("requestState")
+    if not isinstance(state, str) or waiting_task(state) is None:
+        return 0
+    try:
+        return int(state.rpartition("/")[2])
+    except ValueError:  # low-level servers do not seal the state, so a client may have changed it
+        return 0
 
 
 def result_2026(success: Success) -> JsonObject:
-    """Return the result of the call."""
+    """Return the result of a call as a response of 2026-07-28."""
     return {"resultType": "complete", **as_object(success.value)}
 
 
@@ -319,11 +333,9 @@ def json_rpc_error(failure: Failure) -> JsonObject:
 def task_2025(task: TaskRecord, now: Micros) -> JsonObject:
     """Return a task of 2025-11-25, where a call whose result reports an error has failed."""
     ttl = expiry_and_deadlines.client_ttl_ms(task, now)
-    shape = {**_fields(task), "ttl": ttl, "pollInterval": poll_interval_ms(task, now)}
+    shape = {**_fields(task), "ttl": ttl, "pollInterval": poll_interval_ms(task, now), **_meta(task)}
     if task.is_error:
         shape["status"] = Status.FAILED.value
-    if meta := _task_meta(task):
-        shape["_meta"] = meta
     return shape
 
 
@@ -340,12 +352,12 @@ def related_task(task: TaskRecord) -> JsonObject:
 
 
 def created_result(task: TaskRecord, now: Micros) -> types.CallToolResult:
-    """Return an ordinary result that carries the task of a call. Our middleware makes the answer of it."""
+    """Return an ordinary result that contains the task of a call. Middleware of perdure converts it."""
     return types.CallToolResult(content=[], _meta={CREATED_TASK: task_2025(task, now)})
 
 
 def created_task(result: JsonObject) -> JsonObject:
-    """Return the task that a result carries; an empty object if it carries none."""
+    """Return the task that a result contains, or an empty object if it contains none."""
     return as_object(as_object(result.get("_meta")).get(CREATED_TASK))
 
 
@@ -363,13 +375,14 @@ def _fields(task: TaskRecord) -> JsonObject:
     return shape
 
 
-def _task_meta(task: TaskRecord) -> JsonObject:
+def _meta(task: TaskRecord) -> JsonObject:
+    """Return the `_meta` of a task, if it has any."""
     meta: JsonObject = {}
     if task.variables:
         meta[VARIABLES] = dict(task.variables)
     if task.progress is not None:
         meta[PROGRESS] = msgspec.to_builtins(task.progress)
-    return meta
+    return {"_meta": meta} if meta else {}
 
 
 def progress_params(token: str | int, report: Report) -> JsonObject:
@@ -385,7 +398,7 @@ def log_message(entry: LogEntry) -> JsonObject:
 
 
 def timestamp(at: Micros) -> str:
-    """Return a time in ISO 8601, in microseconds."""
+    """Return a time as text in ISO 8601, with microseconds."""
     return (
         datetime.fromtimestamp(at / 1_000_000, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
     )
@@ -398,10 +411,14 @@ def poll_interval_ms(task: TaskRecord, now: Micros) -> int:
 
 
 def for_version(ctx: RequestContext, result: JsonObject) -> JsonObject:
-    """Return a result of 2026-07-28 as the version of this request has it."""
+    """Convert a result of 2026-07-28 to the protocol version of this request."""
     if ctx.protocol_version == PROTOCOL_2026:
         return result
     return {name: value for name, value in result.items() if name != "resultType"}
+
+
+class RawResult(RootModel[JsonObject]):
+    """A result as it was received."""
 
 
 def dump_result(result: object) -> JsonObject:
@@ -415,15 +432,24 @@ def error_text(result: JsonObject) -> str | None:
     """Return the text of the error that a result reports, or None if it does not report one."""
     if result.get("isError") is not True:
         return None
-    blocks = cast("list[Mapping[str, Any]]", result.get("content") or [])
+    blocks: list[Mapping[str, Any]] = result.get("content") or []
     texts = (block.get("text") for block in blocks if block.get("type") == "text")
     return next(
         (text for text in texts if isinstance(text, str) and text.strip()), "the tool reported an error"
     )
 
 
+class EncryptedError(MCPError):
+    """The error of an encrypted task. Its contents reach the client, but no log and no span."""
+
+    def __str__(self) -> str:
+        return "the error of the task is not shown here, because the task is encrypted"
+
+    __repr__ = __str__
+
+
 def result_or_raise(task: TaskRecord) -> Success:
-    """Return the result of a finished task. Raise its error."""
+    """Return the result of a finished task, or raise its error."""
     outcome = task.outcome
     match outcome:
         case Success():
@@ -431,6 +457,7 @@ def result_or_raise(task: TaskRecord) -> Success:
         case Failure():
             if task.is_encrypted:
                 telemetry.keep_error_out_of_span()
+                raise EncryptedError(outcome.code, outcome.message, outcome.data)
             raise MCPError(outcome.code, outcome.message, outcome.data)
         case None:
             raise MCPError(types.INTERNAL_ERROR, "the task has no outcome")

@@ -12,7 +12,7 @@ from mcp.client.stdio import StdioServerParameters
 from mcp.shared.exceptions import MCPError
 from mcp_types import REQUEST_TIMEOUT, ElicitRequestParams, ElicitResult
 
-from perdure.mcp.client.errors import TaskWasCancelled
+from perdure.mcp.errors import TaskWasCancelled
 
 from ...conditions import wait_until
 from ..raw_clients import Client2026, Json
@@ -139,6 +139,19 @@ async def test_a_result_of_a_handle_must_fit_the_schema_of_its_tool(
         task = await visitor.start("add", {"left": 2, "right": 3})
         with pytest.raises(RuntimeError, match="Invalid structured content"):
             await task.wait(10)
+
+
+@BOTH
+async def test_a_result_that_is_returned_at_once_must_fit_the_schema_of_its_tool(
+    shop: ToolServer, target: Target, mode: Mode
+) -> None:
+    result: Json = {"content": [], "structuredContent": {"total": "five"}}
+    stamp: Json = {"resultType": "complete"} if mode == "auto" else {}
+    shop.answers.changing["tools/call"] = lambda _: {**stamp, **result}
+    async with visiting(target, mode) as visitor:
+        for start in (visitor.start, visitor.call):
+            with pytest.raises(RuntimeError, match="Invalid structured content"):
+                await start("add", {"left": 2, "right": 3})
 
 
 # Giving up

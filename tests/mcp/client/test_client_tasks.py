@@ -10,7 +10,7 @@ import pytest
 from mcp_types import INVALID_PARAMS
 
 from perdure.mcp.client import ClientTask, TaskState
-from perdure.mcp.client.errors import InvalidTaskResponse, TaskWasCancelled
+from perdure.mcp.errors import InvalidTaskResponse, TaskWasCancelled
 
 from ...conditions import wait_until
 from ..tool_helpers import text_of

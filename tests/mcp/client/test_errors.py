@@ -10,7 +10,7 @@ from mcp.client.extension import advertise
 from mcp.shared.exceptions import MCPError
 
 from perdure.mcp.client import ClientTasks
-from perdure.mcp.client.errors import (
+from perdure.mcp.errors import (
     AnswersNotSupported,
     ClientTaskError,
     ConnectionLost,
@@ -96,7 +96,7 @@ async def test_a_handle_says_where_there_are_no_tasks(shop: ToolServer) -> None:
     async with visiting(shop.server, "legacy") as visitor:
         task = visitor.tasks.resume(visitor.client, '{"task_id": "abc", "tool": "greet"}')
         for asking in (task.status, task.cancel, task.wait):
-            with pytest.raises(TasksNotSupported, match="2025-06-18 has no tasks"):
+            with pytest.raises(TasksNotSupported, match="2025-06-18, which does not support tasks"):
                 await asking()
         with pytest.raises(TasksNotSupported):
             await task.answer({"key": {"action": "decline"}})

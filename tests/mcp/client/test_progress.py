@@ -59,7 +59,7 @@ async def test_progress_is_reported_while_and_after_the_task_asks(
         await task.elicit("Who?", NAME_FORM)
         await task.report_progress(2, 3)
         await task.elicit("And who?", NAME_FORM)
-        await task.report_progress(3, 3)
+        await task.report_progress(3, 3, "the last page")
         await shop.gate.wait()
         return "done"
 
@@ -75,6 +75,7 @@ async def test_progress_is_reported_while_and_after_the_task_asks(
         shop.gate.set()
         assert text_of(await calling) == "done"
 
+    assert reports == [1, 2, 3]  # and not once more because the message of the last report is gone
     assert person.asked == ["Who?", "And who?"]
 
 

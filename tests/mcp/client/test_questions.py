@@ -10,7 +10,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitRequestParams, ElicitResult, ErrorData
 
 from perdure.mcp.client import ClientTask, TaskState
-from perdure.mcp.client.errors import AnswersNotSupported, TaskWasCancelled
+from perdure.mcp.errors import AnswersNotSupported, TaskWasCancelled
 
 from ...conditions import wait_until
 from ..conformance_server import make_server

@@ -13,18 +13,26 @@ from pathlib import Path
 from typing import Any, cast
 
 import httpx2
+import mcp
 import pytest
 from mcp.client import Client
 from mcp.client.session import ClientRequestContext
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, ElicitRequestParams, ElicitResult
+from mcp_types import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    ElicitRequestParams,
+    ElicitResult,
+    EmptyResult,
+    PingRequest,
+)
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from perdure.mcp.client import ClientTask, ClientTasks
-from perdure.mcp.client.errors import ConnectionLost, WaitTimeout
+from perdure.mcp.client import ClientTask, ClientTasks, connection
+from perdure.mcp.errors import ConnectionLost, WaitTimeout
 
 from ...conditions import wait_until
 from ...markers import row
@@ -415,22 +423,39 @@ async def test_a_json_rpc_error_with_status_404_is_an_answer_of_the_server(
 
 
 @row(132)
-async def test_a_call_that_may_have_reached_the_server_is_not_repeated(anyio_backend: str) -> None:
+@pytest.mark.parametrize("method", ["call", "start"])
+async def test_a_call_that_may_have_reached_the_server_is_not_repeated(
+    anyio_backend: str, method: str
+) -> None:
     async with gateway() as (shop, between, url), visiting(url) as visitor:
         between.failing = {b"tools/call"}
         with pytest.raises(ConnectionLost) as raised:
-            await visitor.call("hold", timeout=60)
+            await getattr(visitor, method)("hold")
         assert (between.failed, raised.value.was_sent, raised.value.task_id) == (1, True, None)
         assert shop.held == 0
 
 
 @row(132)
-async def test_a_call_with_an_idempotency_key_is_repeated(anyio_backend: str) -> None:
+@pytest.mark.parametrize("method", ["call", "start"])
+async def test_a_call_with_an_idempotency_key_is_repeated(anyio_backend: str, method: str) -> None:
     async with gateway() as (_, between, url), visiting(url) as visitor:
         between.failing = {b"tools/call"}
-        calling = asyncio.create_task(visitor.call("hold", timeout=60, idempotency_key="once"))
+        calling = asyncio.create_task(getattr(visitor, method)("hold", idempotency_key="once"))
         await wait_until(lambda: between.failed > 1)
         between.failing = set()
         with pytest.raises(MCPError, match="cannot be used by an anonymous caller") as raised:
             await calling
         assert raised.value.code == INVALID_PARAMS
+
+
+@pytest.mark.parametrize("text", sorted({text for _, text in connection._UNANSWERED}))  # pyright: ignore[reportPrivateUsage]
+def test_the_sdk_reports_unanswered_requests_in_these_words(text: str) -> None:
+    written = f'"{text} {{' if text.endswith(":") else f'"{text}"'
+    assert any(written in source.read_text("utf-8") for source in Path(mcp.__path__[0]).rglob("*.py"))
+
+
+async def test_the_sdk_reports_a_timeout_in_these_words(anyio_backend: str) -> None:
+    async with gateway() as (_, _, url), visiting(url) as visitor:
+        with pytest.raises(MCPError) as raised:
+            await visitor.client.session.send_request(PingRequest(), EmptyResult, 0.0)
+    assert connection._is_unanswered(raised.value)  # pyright: ignore[reportPrivateUsage]

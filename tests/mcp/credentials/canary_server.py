@@ -14,7 +14,8 @@ from fastmcp import FastMCP
 from fastmcp.exceptions import ToolError as FastToolError
 from fastmcp.server.auth import AccessToken as FastAccessToken
 from fastmcp.server.auth import TokenVerifier
-from mcp.server import MCPServer
+from fastmcp.server.dependencies import get_context
+from mcp.server import MCPServer, Server
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.provider import AccessToken
 from mcp.server.auth.settings import AuthSettings
@@ -22,16 +23,16 @@ from mcp.server.mcpserver import Context, Resolve
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.shared.exceptions import MCPError
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
 from pydantic import AnyHttpUrl
 
-from perdure import Again, current_task
+from perdure import Retry, current_task
 from perdure.tasks import StoreConfig
 from perdure.tasks.encryption import EncryptedPart
 
 from ...runtime.replicas import UNHURRIED
-from .servers import ISSUER, DurableServer, Framework
+from .servers import ISSUER, DurableServer, ServerKind
 
 CANARY = "canary-"
 TOKEN = f"{CANARY}token"
@@ -56,36 +57,31 @@ class FastVerifier(TokenVerifier):
         return FastAccessToken.model_validate(FIELDS) if token == TOKEN else None
 
 
-class OwnSpans(SimpleSpanProcessor):
-    """Exports the spans of perdure only: FastMCP records the error of a call that waits in its own."""
-
-    def on_end(self, span: ReadableSpan) -> None:
-        if span.instrumentation_scope is not None and span.instrumentation_scope.name == "perdure":
-            super().on_end(span)
-
-
-def observe(framework: Framework) -> None:
+def observe() -> None:
     """Write everything to standard error."""
     provider = TracerProvider()
-    exporter = ConsoleSpanExporter(out=sys.stderr)
-    provider.add_span_processor(SimpleSpanProcessor(exporter) if framework == "sdk" else OwnSpans(exporter))
+    provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter(out=sys.stderr)))
     trace.set_tracer_provider(provider)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     logging.getLogger("perdure").setLevel(logging.DEBUG)
 
 
-def make(framework: Framework, encrypt: EncryptedPart) -> MCPServer[Any] | FastMCP[Any]:
-    observe(framework)
-    store = StoreConfig(max_result_size_bytes=50_000)
+def make(framework: ServerKind, encrypt: EncryptedPart) -> MCPServer[Any] | Server[Any] | FastMCP[Any]:
+    observe()
+    auth: dict[str, Any] = {}
     if framework == "sdk":
         settings = AuthSettings(issuer_url=AnyHttpUrl(ISSUER), resource_server_url=None)
-        auth: dict[str, Any] = {"auth": settings, "token_verifier": Verifier()}
-    else:
+        auth = {"auth": settings, "token_verifier": Verifier()}
+    elif framework == "fastmcp":
         auth = {"auth": FastVerifier()}
     made = DurableServer(
-        framework, "sqlite:///canary.db", "canaries", auth, encrypt=encrypt, store=store, runtime=UNHURRIED
+        *(framework, "sqlite:///canary.db", "canaries", auth),
+        encrypt=encrypt,
+        store=StoreConfig(max_result_size_bytes=50_000),
+        runtime=UNHURRIED,
+        hand_over_after=60,
     )
-    _add_tools(made, ToolError if framework == "sdk" else FastToolError)
+    _add_tools(made, FastToolError if framework == "fastmcp" else ToolError)
     if framework == "sdk":
         _add_resolved(made)
     return made.server
@@ -95,14 +91,20 @@ def _add_tools(made: DurableServer, error: type[Exception]) -> None:
     @made.tool(retries=1, retry_on=(OSError,), backoff=0.01)
     async def fill(text: str, end: str) -> str:
         token, task = get_access_token(), current_task()
-        assert token is not None
-        assert token.token == TOKEN
+        assert (token.token if token else None) == (None if made.framework == "low-level" else TOKEN)
         await task.set_variables({"mine": f"{CANARY}variable", "text": text})
         await task.save_checkpoint({"page": f"{CANARY}checkpoint"})
         await task.report_progress(1, 2, f"{CANARY}progress")
         await task.log("info", f"{CANARY}log")
+        if made.framework == "fastmcp":
+            await get_context().info(f"{CANARY}context log", extra={"secret": f"{CANARY}extra"})
         await task.elicit(f"{CANARY}question", FORM, key="name")
         return _end(end, error)
+
+    @made.tool(operators_answer=True)
+    async def approve() -> str:
+        await current_task().elicit(f"{CANARY}question", FORM, key="name")
+        return _end("unexpected", error)
 
     @made.tool()
     def in_a_thread() -> str:
@@ -122,7 +124,7 @@ def _end(end: str, error: type[Exception]) -> str:
         case "mcp_error":
             raise MCPError(-32042, f"{CANARY}message", {"why": f"{CANARY}data"})
         case "again":
-            raise Again(f"{CANARY}again")
+            raise Retry(f"{CANARY}again")
         case "retry":
             raise OSError(f"{CANARY}retry")
         case "too_large":

@@ -1,7 +1,7 @@
 """A server of one of the frameworks in a process of its own: `python -m ... URL FRAMEWORK [--hang]`.
 
 It prints its port. The tool `report` returns the credentials of its caller; with `--hang` it never ends, and
-the test kills the process.
+the test kills the process. `perdure worker` runs the tool of the same server in `worker_server`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mcp.server.mcpserver import Context
 from perdure import current_task
 
 from ...runtime.replicas import QUICK, UNHURRIED
-from .servers import CredentialServer, Framework
+from .servers import FRAMEWORKS, CredentialServer, Framework
 
 
 def add_report(bench: CredentialServer, *, hang: bool) -> None:
@@ -64,16 +64,19 @@ async def serve(bench: CredentialServer) -> None:
     await serving
 
 
+def make(url: str, framework: Framework, *, hang: bool) -> CredentialServer:
+    bench = CredentialServer(framework, url, runtime=QUICK if hang else UNHURRIED)
+    add_report(bench, hang=hang)
+    return bench
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("url")
-    parser.add_argument("framework")
+    parser.add_argument("framework", choices=FRAMEWORKS)
     parser.add_argument("--hang", action="store_true")
     given = parser.parse_args()
-    framework: Framework = "sdk" if given.framework == "sdk" else "fastmcp"
-    bench = CredentialServer(framework, given.url, runtime=QUICK if given.hang else UNHURRIED)
-    add_report(bench, hang=given.hang)
-    asyncio.run(serve(bench))
+    asyncio.run(serve(make(given.url, given.framework, hang=given.hang)))
 
 
 if __name__ == "__main__":

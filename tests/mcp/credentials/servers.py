@@ -12,11 +12,12 @@ import fastmcp.server.dependencies as fast
 from fastmcp import FastMCP
 from fastmcp.server.auth import AccessToken as FastAccessToken
 from fastmcp.server.auth import TokenVerifier
-from mcp.server import MCPServer
+from mcp.server import MCPServer, Server
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.provider import AccessToken
 from mcp.server.auth.settings import AuthSettings
 from mcp.server.mcpserver import Context
+from mcp_types import ListToolsResult, Tool
 from pydantic import AnyHttpUrl
 from starlette.types import ASGIApp
 
@@ -25,6 +26,7 @@ from perdure.fastmcp import TaskOptions, TasksExtension
 
 Framework: TypeAlias = Literal["sdk", "fastmcp"]
 FRAMEWORKS: tuple[Framework, ...] = ("sdk", "fastmcp")
+ServerKind: TypeAlias = Literal[Framework, "low-level"]
 ISSUER = "https://issuer.test"
 
 
@@ -56,16 +58,21 @@ class FastVerifier(TokenVerifier):
 
 
 class DurableServer:
-    """A server of one of the frameworks, with tools that are registered alike."""
+    """A server of one of the frameworks, or a low-level server, with tools that are registered alike."""
 
     def __init__(
-        self, framework: Framework, url: str, name: str, auth: Mapping[str, Any], **options: Any
+        self, framework: ServerKind, url: str, name: str, auth: Mapping[str, Any], **options: Any
     ) -> None:
         self.framework = framework
-        self.server: MCPServer[Any] | FastMCP[Any]
+        self.server: MCPServer[Any] | Server[Any] | FastMCP[Any]
+        self._names: list[str] = []
         if framework == "sdk":
             self.tasks = Tasks(url, **options)
             self.server = MCPServer(name, **auth, **self.tasks.attach())
+        elif framework == "low-level":
+            self.tasks = Tasks(url, **options)
+            self.server = Server(name, on_list_tools=self._list_tools)
+            self.tasks.install(self.server)
         else:
             extension = TasksExtension(url, **options)
             self.tasks = extension.tasks
@@ -78,14 +85,22 @@ class DurableServer:
         def register(function: Callable[..., Any]) -> None:
             if isinstance(self.server, FastMCP):
                 self.server.tool(function, name=name, task=TaskOptions(**options))
-            else:
-                self.server.tool(name=name)(self.tasks.durable(**options)(function))
+                return
+            durable = self.tasks.durable(**options)(function)
+            if isinstance(self.server, MCPServer):
+                self.server.tool(name=name)(durable)
+            self._names.append(name or function.__name__)
 
         return register
 
+    async def _list_tools(self, *_: object) -> ListToolsResult:
+        return ListToolsResult(
+            tools=[Tool(name=name, input_schema={"type": "object"}) for name in self._names]
+        )
+
 
 class CredentialServer(DurableServer):
-    """A server with the tools `whoami`, `whoami_in_a_thread`, `headers` and `until_expired`."""
+    """A server with the tools `whoami`, `whoami_in_a_thread`, `headers`, `until_expired` and the like."""
 
     app: Callable[[], ASGIApp]
 
@@ -109,9 +124,9 @@ class CredentialServer(DurableServer):
         self.go_on.set()
         server = self.server
         self.app = (
-            server.streamable_http_app
-            if isinstance(server, MCPServer)
-            else lambda: server.http_app(path="/mcp")
+            (lambda: server.http_app(path="/mcp"))
+            if isinstance(server, FastMCP)
+            else server.streamable_http_app
         )
         self._add_tools()
 
@@ -138,14 +153,26 @@ class CredentialServer(DurableServer):
         async def until_expired() -> str:
             token = self._token()
             seen = "no token" if token is None else token.token
-            while self._token() is not None:  # noqa: ASYNC110 (there is no event)
-                await anyio.sleep(0.05)
+            await self._until_expired()
             return f"{seen}, then none"
 
+        self._add_header_tools()
+
+    def _add_header_tools(self) -> None:
         if self.framework == "sdk":
 
             @self.tool()
             async def headers(ctx: Context) -> str:
+                return _dump(ctx.headers)
+
+            @self.tool()
+            async def headers_after_expiry(ctx: Context) -> str:
+                before = ctx.headers
+                assert before is not None
+                assert before["Authorization"] == f"Bearer {self._known_token()}"
+                await self._until_expired()
+                assert "authorization" not in before
+                assert before.get("Authorization") is None
                 return _dump(ctx.headers)
 
         else:
@@ -153,6 +180,22 @@ class CredentialServer(DurableServer):
             @self.tool("headers")
             async def fast_headers() -> str:
                 return _dump(fast.get_http_headers(include_all=True))
+
+            @self.tool("headers_after_expiry")
+            async def fast_headers_after_expiry() -> str:
+                before = fast.get_http_headers(include_all=True)
+                assert before["authorization"] == f"Bearer {self._known_token()}"
+                await self._until_expired()
+                return _dump(fast.get_http_headers(include_all=True))
+
+    def _known_token(self) -> str:
+        token = self._token()
+        assert token is not None
+        return token.token
+
+    async def _until_expired(self) -> None:
+        while self._token() is not None:  # noqa: ASYNC110 (there is no event)
+            await anyio.sleep(0.05)
 
 
 def _dump(headers: Mapping[str, str] | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -13,22 +14,25 @@ from fastmcp.server.auth import TokenVerifier
 from mcp.client import Client
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.provider import AccessToken
+from mcp.server.auth.settings import AuthSettings
+from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import Context, Resolve
+from pydantic import AnyHttpUrl
 
-from perdure import Tasks
+from perdure import Tasks, current_task
 from perdure.mcp.client import ClientTasks
 from perdure.runtime.errors import CredentialsNotStored
 from perdure.tasks import NewTask, Owner, Snapshot
 from perdure.tasks.encryption import new_key
 from perdure.tasks.errors import InvalidValue
-from perdure.tasks.stored_task import TASKS
+from perdure.tasks.task_snapshot import TASKS
 
 from ...markers import row
 from ..durable.tool_server import text_of
 from ..raw_clients import Json, serving
 from ..tokens import TokenClient2025, TokenClient2026
 from ..tool_helpers import FAST_CONFIG
-from .servers import FRAMEWORKS, ISSUER, CredentialServer, Framework, claims_of
+from .servers import FRAMEWORKS, ISSUER, CredentialServer, Framework, Verifier, claims_of
 
 pytestmark = pytest.mark.anyio
 
@@ -87,6 +91,29 @@ async def test_a_tool_reads_the_token_of_its_caller(
 
 
 @row(122)
+@both_generations
+async def test_a_tool_of_a_low_level_server_reads_the_token_and_the_headers(
+    generation: type[TokenClient2026],
+) -> None:
+    tasks = Tasks("memory:", encryption_keys=[KEY])
+
+    @tasks.durable
+    async def whoami(ctx: Context) -> str:
+        token = get_access_token()
+        assert token is not None
+        return json.dumps([token.model_dump(), dict(ctx.headers or {})])
+
+    server = Server[Any]("low")
+    tasks.install(server, authenticated=True)
+    settings = AuthSettings(issuer_url=AnyHttpUrl(ISSUER), resource_server_url=None)
+    app = server.streamable_http_app(auth=settings, token_verifier=Verifier())
+    async with serving(app) as url, generation(url, ADA) as client:
+        token, headers = await said(client, "whoami")
+    assert token == {**claims_of("ada"), "resource": None}
+    assert headers == {"authorization": "Bearer ada"}
+
+
+@row(122)
 @both_frameworks
 @both_generations
 async def test_a_tool_reads_the_headers_on_the_list_and_no_others(
@@ -110,7 +137,7 @@ async def test_without_a_key_the_accessors_say_what_to_do(
             caplog.clear()
             task = await ended(client, tool)
             assert task["result"]["isError"]
-            assert "make one with: perdure key, and set PERDURE_ENCRYPTION_KEY" in caplog.text, tool
+            assert "set PERDURE_ENCRYPTION_KEY to a key from `perdure key`" in caplog.text, tool
             assert CredentialsNotStored.__name__ in caplog.text
         records = await bench.tasks.runtime.store.storage.page(TASKS, limit=10, now=0)
         assert len(records) == 3
@@ -119,10 +146,53 @@ async def test_without_a_key_the_accessors_say_what_to_do(
 
 @row(122)
 @both_frameworks
+@pytest.mark.parametrize(
+    ("keys", "authenticated", "lines"), [((), True, 1), ((KEY,), True, 0), ((), False, 0)]
+)
+async def test_a_server_with_authentication_and_no_key_says_at_its_start_what_to_do(
+    framework: Framework,
+    caplog: pytest.LogCaptureFixture,
+    keys: Sequence[str],
+    authenticated: bool,  # noqa: FBT001
+    lines: int,
+) -> None:
+    caplog.set_level(logging.INFO, "perdure")
+    async with called(make(framework, keys=keys, authenticated=authenticated)):
+        pass
+    assert caplog.text.count("without an encryption key, tools cannot read the access token") == lines
+
+
+@row(122)
+@both_frameworks
 async def test_an_expired_token_is_not_returned(framework: Framework) -> None:
     token = f"ada@{int(time.time()) + 2}"
     async with called(make(framework), token=token) as client:
         assert text_of(await ended(client, "until_expired")) == f"{token}, then none"
+
+
+@row(122)
+@both_frameworks
+async def test_the_header_with_an_expired_token_is_not_returned(framework: Framework) -> None:
+    token = f"ada@{int(time.time()) + 2}"
+    async with called(make(framework), token=token, X_Request_Id="r1") as client:
+        assert await said(client, "headers_after_expiry") == {"x-request-id": "r1"}
+
+
+@row(122)
+@both_frameworks
+async def test_a_task_does_not_show_the_token_which_may_have_expired(framework: Framework) -> None:
+    bench, token = make(framework), f"ada@{2**33}"
+
+    @bench.tool()
+    async def attributes() -> str:
+        task = current_task()
+        names = [name for name in dir(task) if not name.startswith("_")]
+        return json.dumps({name: repr(getattr(task, name)) for name in names})
+
+    async with called(bench, token=token) as client:
+        shown = await said(client, "attributes")
+    assert "arguments" in shown
+    assert [name for name, text in shown.items() if token in text] == []
 
 
 @row(122)
@@ -143,6 +213,20 @@ async def test_without_a_key_the_id_of_a_request_is_not_missed(framework: Framew
     bench = make(framework, keys=(), authenticated=False)
     async with called(bench, token=None, X_Request_Id="r1") as client:
         assert await said(client, "headers") == (None if framework == "sdk" else {})
+
+
+@row(122)
+@both_frameworks
+@pytest.mark.parametrize("header", ["authorization", "x-tenant", "x-api-key"])
+async def test_without_a_key_any_other_header_on_the_list_is_missed(
+    framework: Framework, header: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = make(framework, keys=(), authenticated=False, stored_headers=["x-request-id", header])
+    async with called(bench, TokenClient2026, None, **{"x-request-id": "r1", header: HIDDEN}) as client:
+        assert (await ended(client, "headers"))["result"]["isError"]
+        assert "set PERDURE_ENCRYPTION_KEY to a key from `perdure key`" in caplog.text
+        records = await bench.tasks.runtime.store.storage.page(TASKS, limit=10, now=0)
+        assert [HIDDEN in record.body for record in records] == [False]
 
 
 @row(122)
@@ -195,7 +279,10 @@ async def test_a_stored_token_that_does_not_fit_is_not_shown(caplog: pytest.LogC
         )
         made = await bench.tasks.runtime.create(Owner.user(ISSUER, "ada"), new)
         ended = await client.until(made.task.task_id, "completed", "failed")
-    assert "do not contain an AccessToken" in ended["error"]["message"]
+    assert (
+        "the access token that was stored with the task is not a valid AccessToken"
+        in ended["error"]["message"]
+    )
     assert HIDDEN not in caplog.text + str(ended)
 
 
@@ -276,7 +363,7 @@ async def test_keys_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -
         assert (await said(client, "whoami"))["token"] == ADA
         assert len(bench.tasks.runtime.store.keys.key_ids) == 2
     monkeypatch.setenv("PERDURE_ENCRYPTION_KEY", "nonsense")
-    with pytest.raises(InvalidValue, match="key 1 is not a key of perdure"):
+    with pytest.raises(InvalidValue, match="key 1 is not a valid perdure key"):
         Tasks("memory:")
     monkeypatch.delenv("PERDURE_ENCRYPTION_KEY")
     with pytest.raises(InvalidValue, match="'everything' needs a key"):

@@ -7,22 +7,34 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from perdure.mcp.wire import as_object
 from perdure.operating.maintenance import ALL_SPACES
 from perdure.runtime import Pause
-from perdure.runtime.claiming import Claimer
+from perdure.runtime.claims import Claimer
 from perdure.storage import Record, Storage, open_storage
-from perdure.tasks import InputKind, InputRequest, NewTask, Owner, StoreConfig, TaskStore
+from perdure.tasks import (
+    InputKind,
+    InputRequest,
+    NewTask,
+    Owner,
+    Snapshot,
+    StoreConfig,
+    Success,
+    TaskRecord,
+    TaskStore,
+)
 from perdure.tasks.encryption import Keyring, new_key
+from perdure.tasks.task_snapshot import TASKS
 
 from ...conditions import wait_until
 from ...fork_server import PIPE, ForkedProcess, spawn
-from ...markers import row
+from ...markers import in_test_all, row
 from ...runtime.replicas import QUICK
 from ...storage.engines import new_url
 from ..raw_clients import Client2025, Client2026, serving
@@ -48,56 +60,78 @@ async def process(
     url: str, framework: Framework, key: str, *options: str
 ) -> AsyncGenerator[tuple[ForkedProcess, str]]:
     """A replica; its process, and its URL."""
-    variables = {**os.environ, "PERDURE_ENCRYPTION_KEY": key}
     words = ("-m", "tests.mcp.credentials.server_process", url, framework, *options)
-    started = await spawn(*words, cwd=ROOT, env=variables, stdout=PIPE)
-    try:
+    async with killed_at_the_end(words, {"PERDURE_ENCRYPTION_KEY": key}) as started:
         assert started.stdout is not None
         port = int(await asyncio.wait_for(started.stdout.readline(), 60))
         yield started, f"http://127.0.0.1:{port}/mcp"
+
+
+@asynccontextmanager
+async def worker(url: str, framework: Framework, key: str, *options: str) -> AsyncGenerator[ForkedProcess]:
+    """`perdure worker` with the tools of a replica."""
+    words = ("-m", "perdure.cli", "worker", "tests.mcp.credentials.worker_server:server")
+    variables = {"PERDURE_ENCRYPTION_KEY": key, "WORKED": " ".join((url, framework, *options))}
+    async with killed_at_the_end(words, variables) as started:
+        yield started
+
+
+@asynccontextmanager
+async def killed_at_the_end(
+    words: Sequence[str], variables: Mapping[str, str]
+) -> AsyncGenerator[ForkedProcess]:
+    started = await spawn(*words, cwd=ROOT, env={**os.environ, **variables}, stdout=PIPE)
+    try:
+        yield started
     finally:
         if started.returncode is None:
             started.kill()
         await started.communicate()
 
 
-async def is_run_by(url: str, task_id: str, pid: int) -> bool:
-    async with Client2026(url, token="ada") as client:  # noqa: S106
-        task = await client.get(task_id)
-    return task.get("_meta", {}).get("perdure/variables", {}).get("pid") == pid
+async def the_task(storage: Storage) -> TaskRecord:
+    (record,) = await storage.page(TASKS, limit=10, now=0)
+    return Snapshot.head_of(record).task
 
 
-@row(122)
+async def is_run_by(storage: Storage, pid: int) -> bool:
+    """Whether this process runs the one task."""
+    return (await the_task(storage)).variables.get("pid") == pid
+
+
+async def has_ended(storage: Storage) -> bool:
+    return (await the_task(storage)).is_terminal
+
+
+@row(122, 124)
 @ENGINES
 @BOTH
-async def test_a_task_created_on_one_replica_runs_with_its_token_on_another_after_both_were_killed(
+async def test_a_task_created_on_a_replica_runs_with_its_token_in_a_worker_after_both_were_killed(
     framework: Framework, engine: str, tmp_path: Path
 ) -> None:
-    storage, old, key = await new_url(engine, tmp_path), new_key(), new_key()
-    async with process(storage, framework, old, "--hang") as (first, url):
-        async with Client2026(url, token="ada") as client:  # noqa: S106
-            client._headers["x-request-id"] = "request-1"  # pyright: ignore[reportPrivateUsage]
-            task_id = await client.start("report")
-        await wait_until(lambda: is_run_by(url, task_id, first.pid), seconds=30)
-        async with process(storage, framework, f"{old},{key}", "--hang") as (second, other):
-            first.kill()
-            await first.wait()
-            await wait_until(lambda: is_run_by(other, task_id, second.pid), seconds=30)
-            second.kill()
-            await second.wait()
-    async with await open_storage(storage) as opened:
-        assert not [record for record in await records(opened) if "Bearer" in record.body]
-    async with (
-        process(storage, framework, f"{key},{old}") as (last, url),
-        Client2026(url, token="ada") as client,  # noqa: S106
-    ):
-        done = await client.until(task_id, "completed", "failed")
-    pid, token, scopes, claims, headers = json.loads(text_of(done["result"]))
-    assert (pid, token, scopes) == (last.pid, "ada", ["read", "only:ada"])
-    assert claims == {"iss": ISSUER, "tenant": "ada's"}
-    assert headers == {"authorization": "Bearer ada", "x-request-id": "request-1"}
-    async with await open_storage(storage) as opened:
-        assert not [record for record in await records(opened) if "ciphertexts" in record.body]
+    url, old, key = await new_url(engine, tmp_path), new_key(), new_key()
+    async with await open_storage(url) as storage:
+        async with process(url, framework, old, "--hang") as (first, endpoint):
+            async with Client2026(endpoint, token="ada") as client:  # noqa: S106
+                client._headers["x-request-id"] = "request-1"  # pyright: ignore[reportPrivateUsage]
+                await client.start("report")
+            await wait_until(lambda: is_run_by(storage, first.pid), seconds=30)
+            async with worker(url, framework, f"{old},{key}", "--hang") as second:
+                first.kill()
+                await first.wait()
+                await wait_until(lambda: is_run_by(storage, second.pid), seconds=30)
+                second.kill()
+                await second.wait()
+        assert not [record for record in await records(storage) if "Bearer" in record.body]
+        async with worker(url, framework, f"{key},{old}") as last:
+            await wait_until(lambda: has_ended(storage), seconds=30)
+            outcome = (await the_task(storage)).outcome
+            assert isinstance(outcome, Success)
+            pid, token, scopes, claims, headers = json.loads(text_of(as_object(outcome.value)))
+        assert (pid, token, scopes) == (last.pid, "ada", ["read", "only:ada"])
+        assert claims == {"iss": ISSUER, "tenant": "ada's"}
+        assert headers == {"authorization": "Bearer ada", "x-request-id": "request-1"}
+        assert not [record for record in await records(storage) if "ciphertexts" in record.body]
 
 
 # The same storage without the key
@@ -123,9 +157,16 @@ def busy_server(framework: Framework, url: str, keys: Sequence[str], limits: Sto
 
 
 @row(122, 123)
-@ENGINES
+@pytest.mark.parametrize(
+    ("engine", "encrypt"),
+    [
+        ("sqlite", "everything"),
+        ("postgres", "credentials"),
+        pytest.param("sqlite", "credentials", marks=in_test_all),
+        pytest.param("postgres", "everything", marks=in_test_all),
+    ],
+)
 @BOTH
-@pytest.mark.parametrize("encrypt", ["credentials", "everything"])
 async def test_a_storage_that_is_opened_without_the_key_is_not_changed_in_any_byte(
     framework: Framework, engine: str, encrypt: str, tmp_path: Path
 ) -> None:
@@ -148,10 +189,10 @@ async def test_a_storage_that_is_opened_without_the_key_is_not_changed_in_any_by
                 for method in ("tasks/get", "tasks/cancel"):
                     answer = await modern.send(method, {"taskId": task_id})
                     assert answer.error["data"] == {"retryable": True}, (method, answer.message)
-                    assert "cannot be read by this server" in answer.error["message"]
+                    assert "this server cannot read the task" in answer.error["message"]
             assert (await core.send("tasks/list")).result["tasks"] == []
             store = bench.tasks.runtime.store
-            assert store.keys.missing_key_ids == {store.application: set(Keyring([key]).key_ids)}
+            assert store.keys.missing_keys[store.application].keys() == set(Keyring([key]).key_ids)
         async with await open_storage(url) as storage:
             assert await records(storage) == before
         assert not content or file.read_bytes() == content

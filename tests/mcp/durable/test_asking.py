@@ -12,7 +12,7 @@ from mcp.server.mcpserver import Elicit, Resolve
 from pydantic import BaseModel
 
 from perdure import Task
-from perdure.runtime import Again
+from perdure.runtime import Retry
 
 from ...conditions import wait_until
 from ..raw_clients import Client2025, Json
@@ -310,7 +310,7 @@ async def test_a_run_that_is_begun_again_asks_nothing_that_resolvers_asked(bench
     @bench.tool(retries=1, backoff=0.0)
     async def work(person: Annotated[Person, Resolve(who)], task: Task) -> str:
         if task.attempt == 1:
-            raise Again("once more")
+            raise Retry("once more")
         return f"{person.name} in attempt {task.attempt}"
 
     call: Json = {"name": "work", "arguments": {}}

@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Annotated, Any
 
 import pytest
+from mcp.server.context import CallNext, HandlerResult
 from mcp.server.elicitation import AcceptedElicitation
 from mcp.server.mcpserver import Context
+from mcp.server.streamable_http import StreamableHTTPServerTransport
 from mcp_types import SamplingMessage, TextContent
 from pydantic import BaseModel
 
 from perdure import Task, Tasks, current_task
-from perdure.mcp.adapters import MCPServerAdapter, connection_of
+from perdure.mcp.adapters import MCPServerAdapter, connection_of, request_key, transport_of
+from perdure.mcp.wire import RequestContext
 from perdure.operating import Operator
-from perdure.runtime import Again
+from perdure.runtime import Retry
 from perdure.tasks import Owner
 
 from ...conditions import wait_until
@@ -112,7 +116,7 @@ async def test_a_typed_question_is_durable_and_is_not_asked_again_by_the_next_at
         assert isinstance(answer, AcceptedElicitation)
         attempts.append(task.attempt)
         if task.attempt == 1:
-            raise Again("once more")
+            raise Retry("once more")
         again = await task.elicit("And whose?", Name)
         assert again.action == "accept"
         return f"{answer.data.name} and {again.data.name}, {again.data.title}"
@@ -178,7 +182,7 @@ async def test_everything_else_of_the_context_works_in_a_task(version: str) -> N
             ctx.request_context.lifespan_context,
             ctx.protocol_version,
             ctx.client_capabilities.sampling is not None,
-            bool(ctx.request_id),
+            ctx.request_id,
             ctx.headers,
         ]
 
@@ -197,9 +201,11 @@ async def test_everything_else_of_the_context_works_in_a_task(version: str) -> N
         if version == "2026-07-28":
             tasks: Json = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
             task_id = await client.start("work", capabilities={**everything, **tasks})
+            request_id = client.last_id
         else:
             async with Client2025(bench.url, capabilities=everything) as core:
                 task_id = await core.start("work")
+                request_id = core.last_id
         for method, answer in answers.items():
             task = await client.until(task_id, "input_required")
             ((key, question),) = task["inputRequests"].items()
@@ -215,7 +221,7 @@ async def test_everything_else_of_the_context_works_in_a_task(version: str) -> N
         "the pool",
         version,
         True,
-        True,
+        str(request_id),
         None,
     ]
 
@@ -230,7 +236,12 @@ async def test_what_needs_a_connection_names_the_alternative(bench: ToolServer) 
 
     @bench.tool()
     async def work(ctx: Context) -> None:
-        for send in (ctx.session.send_tool_list_changed, ctx.session.send_ping):
+        session = ctx.session
+        for send in (
+            session.send_tool_list_changed,
+            session.send_ping,
+            partial(session.send_elicit_complete, "e-1"),
+        ):
             try:
                 await send()
             except RuntimeError as error:
@@ -240,6 +251,7 @@ async def test_what_needs_a_connection_names_the_alternative(bench: ToolServer) 
         await bench.ended("work")
     assert "use ctx.notify_tools_changed()" in said[0]
     assert "has no connection" in said[1]
+    assert "an answer completes the question of ctx.elicit_url()" in said[2]
 
 
 @row(119)
@@ -286,7 +298,9 @@ async def test_a_tool_runs_again_after_an_exception_of_retry_on(
     assert attempts == [1, 2, 3]
 
 
-async def test_after_its_last_retry_a_tool_fails_as_it_would_without_retries(bench: ToolServer) -> None:
+async def test_after_its_last_retry_a_tool_fails_as_it_would_without_retries(
+    bench: ToolServer, caplog: pytest.LogCaptureFixture
+) -> None:
     attempts: list[int] = []
 
     @bench.tool(retries=1, retry_on=(OSError,), backoff=0.0)
@@ -303,6 +317,14 @@ async def test_after_its_last_retry_a_tool_fails_as_it_would_without_retries(ben
     assert [each["result"]["isError"] for each in ended] == [True, True]
     assert "secret" not in str(ended)
     assert attempts == [1, 2]
+    errors = [each for each in caplog.records if each.name == "perdure.mcp" and each.levelname == "ERROR"]
+    assert [each.getMessage().partition(": ")[2] for each in errors] == [
+        "tool 'work' failed in its last attempt (2)",
+        "tool 'other' raised an unexpected exception; it is not retried, because ValueError is not in "
+        "retry_on",
+    ]
+    assert errors[0].exc_info is not None
+    assert isinstance(errors[0].exc_info[1], OSError)
 
 
 # What is private
@@ -312,7 +334,7 @@ async def test_the_private_names_of_the_sdk_exist(bench: ToolServer) -> None:
     """Each is used in `adapters` alone. If one is gone, so is the way to the functions of tools."""
     bench.tool()(plain)
     adapter = MCPServerAdapter(bench.server)
-    assert set(await adapter.durable_tools()) == {"plain"}
+    assert {name for name, tool in (await adapter.tools()).items() if tool is not None} == {"plain"}
     assert bench.server._tool_manager.get_tool("plain") is not None  # pyright: ignore[reportPrivateUsage]
     assert bench.server._subscriptions is not None  # pyright: ignore[reportPrivateUsage]
 
@@ -328,6 +350,47 @@ async def test_the_connection_of_a_request_is_reached(bench: ToolServer) -> None
 
     async with bench.running():
         assert text_of(await bench.ended("work")) == "Connection {}"
+
+
+async def test_two_requests_of_a_session_are_not_mistaken_for_each_other() -> None:
+    keys: list[tuple[str, int]] = []
+    both_are_called = asyncio.Event()
+
+    async def note(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
+        if ctx.method == "tools/call":
+            keys.append(("outside", request_key(ctx)))
+        return await call_next(ctx)
+
+    bench = ToolServer(attach={"middleware": [note]})
+
+    @bench.server.tool()
+    async def work(ctx: Context[Any, Any]) -> None:
+        keys.append(("inside", request_key(ctx.request_context)))
+        if len(keys) == 4:
+            both_are_called.set()
+        await both_are_called.wait()
+
+    async with bench.running(), asyncio.timeout(15):
+        await asyncio.gather(bench.core.call("work"), bench.core.call("work"))
+    outside, inside = ({key for where, key in keys if where == each} for each in ("outside", "inside"))
+    assert outside == inside
+    assert len(outside) == 2
+
+
+async def test_the_transport_of_a_request_is_reached_up_to_2025(bench: ToolServer) -> None:
+    found: list[StreamableHTTPServerTransport | None] = []
+
+    @bench.server.tool()
+    async def work(ctx: Context[Any, Any]) -> None:
+        found.append(transport_of(ctx.request_context))
+
+    async with bench.running():
+        await bench.core.call("work")
+        await bench.modern.call("work")
+    transport, of_2026 = found
+    assert transport is not None
+    assert transport._event_store is None  # pyright: ignore[reportPrivateUsage]
+    assert of_2026 is None
 
 
 async def plain() -> None: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import inspect
 import typing
@@ -18,14 +19,15 @@ from mcp.server import MCPServer
 from mcp.shared.exceptions import MCPError
 from pydantic import Field
 
-from perdure import Task, Tasks
+from perdure import NotDurable, Task, Tasks
 from perdure.runtime import RuntimeConfig
 from perdure.storage.errors import PerdureError
 from perdure.tasks import Owner, StoreConfig
 from perdure.tasks.errors import InvalidValue
 
+from ...conditions import wait_until
 from ...markers import row, server
-from ..raw_clients import Json
+from ..raw_clients import Client2026, Json, serving
 from .tool_server import ToolServer, first
 
 pytestmark = pytest.mark.anyio
@@ -251,7 +253,7 @@ async def takes_two(task: Task, other: Task) -> None: ...
 
 
 def test_a_function_that_takes_two_tasks_is_refused(bench: ToolServer) -> None:
-    assert "task and other" in str(refused(bench, takes_two))
+    assert "task, other" in str(refused(bench, takes_two))
 
 
 DAY = 24 * 3600
@@ -280,6 +282,7 @@ DAY = 24 * 3600
         ("input_deadline", 0),
         ("retry_on", (int,)),
         ("retry_on", ValueError),
+        ("retry_on", (ValueError,)),  # without retries
     ],
 )
 def test_an_option_that_cannot_be_is_refused_by_its_name(
@@ -332,8 +335,9 @@ async def test_a_durable_function_that_other_code_calls_says_what_to_do_instead(
     bench: ToolServer, how: str
 ) -> None:
     durable = cast("Any", bench.tasks.durable()(first))
-    with pytest.raises(MCPError) as raised:
+    with pytest.raises(NotDurable) as raised:
         await (durable(year=2026) if how == "by name" else durable(2026))
+    assert isinstance(raised.value, MCPError)  # else a client would not see its text
     said = raised.value.error.message
     assert "'first' is durable and runs only as a task" in said
     assert "MCPServer(..., **tasks.attach())" in said
@@ -344,9 +348,36 @@ async def test_a_durable_function_that_other_code_calls_says_what_to_do_instead(
 # Options of Tasks
 
 
-def test_an_option_of_tasks_is_that_of_its_settings(anyio_backend: str) -> None:
-    tasks = Tasks("memory:", ttl=60, max_ttl=timedelta(hours=1), max_tasks_per_owner=3, concurrency=2)
+async def test_an_option_of_tasks_is_that_of_its_settings() -> None:
+    tasks = Tasks(
+        "memory:",
+        ttl=60,
+        max_ttl=timedelta(hours=1),
+        max_tasks_per_owner=3,
+        concurrency=2,
+        identify=lambda _: Owner.user("https://issuer.example", "ada"),
+    )
     assert "ttl: " in str(refused_by(tasks, ttl=3601))
+    host: MCPServer[Any] = MCPServer("host", log_level="ERROR", **tasks.attach())
+    running = 0
+    gate = asyncio.Event()
+
+    @host.tool()
+    @tasks.durable
+    async def wait() -> None:
+        nonlocal running
+        running += 1
+        await gate.wait()
+
+    async with serving(host.streamable_http_app()) as url, Client2026(url) as client:
+        answers = [await client.call("wait") for _ in range(4)]
+        assert [answer.result["ttlMs"] for answer in answers[:3]] == [60_000] * 3
+        assert answers[3].error["data"] == {"retryable": True}
+        await wait_until(lambda: running >= 2)
+        await asyncio.sleep(0.1)  # in which a third one could start
+        assert running == 2
+        gate.set()
+        await wait_until(lambda: running == 3)
 
 
 def refused_by(tasks: Tasks, **options: Any) -> InvalidValue:

@@ -15,7 +15,7 @@ from mcp_types import CallToolResult, EmbeddedResource, TextContent, TextResourc
 from pydantic import BaseModel, Field
 
 from perdure import Task
-from perdure.runtime import Again, Failed, Pause
+from perdure.runtime import Pause, Retry, TaskFailed
 from perdure.tasks import InputKind, InputRequest
 
 from ...markers import row
@@ -173,7 +173,7 @@ async def test_an_error_of_the_protocol_fails_the_task_to_the_letter(bench: Tool
 async def test_a_tool_may_fail_its_task_with_an_error_of_its_own(bench: ToolServer) -> None:
     @bench.tool(retries=3)
     async def work() -> None:
-        raise Failed(-32050, "not today", {"why": None})
+        raise TaskFailed(-32050, "not today", {"why": None})
 
     async with bench.running():
         failed = await bench.ended("work")
@@ -191,7 +191,7 @@ async def test_a_tool_that_wants_to_be_run_again_is_until_it_has_had_its_retries
     @bench.tool(retries=retries, backoff=0.0)
     async def work(task: Task) -> None:
         attempts.append(task.attempt)
-        raise Again("no luck")
+        raise Retry("no luck")
 
     async with bench.running():
         failed = await bench.ended("work")
@@ -206,7 +206,7 @@ async def test_a_tool_that_is_run_again_goes_on_from_its_variables(bench: ToolSe
     def work(task: Task) -> str:
         if "reached" not in task.variables:
             anyio.from_thread.run(task.set_variables, {"reached": 3})
-            raise Again("half way", after=0.0)
+            raise Retry("half way", after=0.0)
         return f"from {task.variables['reached']} after {task.last_error}"
 
     async with bench.running():
@@ -272,7 +272,10 @@ async def test_a_tool_that_cancels_itself_fails_its_task(bench: ToolServer) -> N
 
     async with bench.running():
         failed = await bench.ended("work")
-    assert (failed["status"], failed["statusMessage"]) == ("failed", "the function was cancelled from within")
+    assert (failed["status"], failed["statusMessage"]) == (
+        "failed",
+        "the function raised CancelledError, although the task was not cancelled",
+    )
 
 
 async def test_a_result_that_is_too_large_fails_the_task_and_says_so(bench: ToolServer) -> None:

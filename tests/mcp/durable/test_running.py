@@ -18,9 +18,9 @@ from mcp.shared.exceptions import MCPError
 from pydantic import AnyHttpUrl
 
 from perdure import Task
-from perdure.runtime import Again, Failed
+from perdure.runtime import Retry, TaskFailed
 from perdure.runtime.errors import CredentialsNotStored
-from perdure.tasks import NewTask, Owner
+from perdure.tasks import NewTask, Owner, Success
 
 from ...conditions import wait_until
 from .tool_server import ToolServer, text_of
@@ -130,7 +130,7 @@ async def test_a_run_sees_nothing_of_the_request_the_first_time_as_later() -> No
     async def work(task: Task) -> int:
         seen.append(environment())
         if task.attempt == 1:
-            raise Again("once more")
+            raise Retry("once more")
         return task.attempt
 
     @bench.tool()
@@ -212,7 +212,7 @@ async def test_a_durable_function_within_another_is_part_of_its_task(bench: Tool
 
 
 @pytest.mark.parametrize(
-    "error", [ValueError("no"), Again("no"), Failed(-32050, "no"), MCPError(-32050, "no")], ids=repr
+    "error", [ValueError("no"), Retry("no"), TaskFailed(-32050, "no"), MCPError(-32050, "no")], ids=repr
 )
 async def test_what_a_durable_function_raises_within_another_can_be_caught_there(
     bench: ToolServer, error: Exception
@@ -232,7 +232,7 @@ async def test_what_a_durable_function_raises_within_another_can_be_caught_there
 
 
 async def test_what_a_durable_function_raises_within_another_is_raised_by_both(bench: ToolServer) -> None:
-    inner = nested(bench, fails=Again("not yet"))
+    inner = nested(bench, fails=Retry("not yet"))
 
     @bench.tool(retries=1, backoff=0.0)
     async def outer() -> str:
@@ -256,8 +256,9 @@ async def test_a_tool_that_is_registered_under_another_name_can_be_submitted(ben
         runtime = bench.tasks.runtime
         submitted = (await runtime.submit("build_report", {"year": 2026})).task
         ended = (await runtime.wait(submitted.owner, submitted.task_id, timeout=10)).task
+    assert isinstance(ended.outcome, Success)
     assert not ended.is_error
-    assert "report 2026" in str(ended.outcome)
+    assert "report 2026" in str(ended.outcome.value)
 
 
 async def test_a_queued_task_of_a_tool_that_was_renamed_runs(bench: ToolServer) -> None:
@@ -281,4 +282,5 @@ async def test_a_queued_task_of_a_tool_that_was_renamed_runs(bench: ToolServer) 
         runtime = bench.tasks.runtime
         queued = (await runtime.create(Owner.local(), new)).task
         ended = (await runtime.wait(queued.owner, queued.task_id, timeout=10)).task
-    assert "report 2026" in str(ended.outcome)
+    assert isinstance(ended.outcome, Success)
+    assert "report 2026" in str(ended.outcome.value)

@@ -22,7 +22,7 @@ from mcp_types import (
 
 from perdure import Task, Tasks
 from perdure.storage import Storage
-from perdure.tasks.stored_task import TASKS
+from perdure.tasks.task_snapshot import TASKS
 
 from .. import tool_helpers
 from ..raw_clients import Client2025, Client2026, Json, serving

@@ -178,7 +178,7 @@ async def test_two_servers_may_not_share_their_tasks(url: str) -> None:
     first, tasks = make(url)
     second: MCPServer[Any] = MCPServer("other", log_level="ERROR", **tasks.attach())
     async with Client(first) as client:
-        with pytest.raises(InvalidValue, match="belong to another server"):
+        with pytest.raises(InvalidValue, match="belongs to another server"):
             async with Client(second):
                 pass
         assert await called(client) == 42
@@ -188,7 +188,7 @@ async def test_two_low_level_servers_may_not_share_their_tasks(url: str) -> None
     tasks = Tasks(url)
     first: Server[Any] = low_level(tasks)
     second: Server[Any] = Server("other")
-    with pytest.raises(InvalidValue, match="belong to another server"):
+    with pytest.raises(InvalidValue, match="belongs to another server"):
         tasks.install(second)
     async with Client(first) as client:
         assert text_of(await client.call_tool("plain")) == "plain"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,14 +18,15 @@ from mcp.server.mcpserver import Context, Resolve
 from mcp.shared.exceptions import MCPError
 
 from perdure import Tasks
-from perdure.storage import Storage, open_storage
+from perdure.storage import Change, Storage, open_storage
 from perdure.storage.errors import PerdureError, StorageClosed
 from perdure.storage.time_types import system_clock
-from perdure.tasks import StoreConfig
-from perdure.tasks.stored_task import TASKS
+from perdure.tasks import Json, NewTask, Owner, Status, StoreConfig, TaskStore
+from perdure.tasks.task_snapshot import TASKS
 
 from ...conditions import wait_until
 from ...markers import server
+from ...runtime.faulty_storage import FaultyLink, is_held
 from ..raw_clients import Client2025, Client2026, serving
 from ..tool_helpers import FAST_CONFIG
 from .servers import add_tools, called, count_of, low_level, make, text_of
@@ -88,6 +89,43 @@ async def test_the_storage_is_opened_once_for_all_clients_and_closed_with_the_la
     assert not await is_open(runtime.store.storage)
     with pytest.raises(MCPError, match="tasks are not running"):
         _ = tasks.runtime
+
+
+def is_running(tasks: Tasks) -> bool:
+    try:
+        _ = tasks.runtime
+    except MCPError:
+        return False
+    return True
+
+
+async def test_a_task_that_is_claimed_while_the_server_stops_is_run() -> None:
+    link = FaultyLink()
+    claimed, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def hold_claims(changes: Sequence[Change]) -> None:
+        if any(is_held(each) for each in changes):
+            claimed.set()
+            await may_answer.wait()
+
+    async def answer_once_stopped() -> None:
+        await wait_until(lambda: not is_running(tasks))
+        may_answer.set()
+
+    link.after = hold_claims
+    async with await open_storage("memory:") as storage:
+        server, tasks = make(await link.around(storage))
+        store = TaskStore(storage, application="host")
+        call: Json = {"name": "double", "arguments": {"number": 21}}
+        async with Client(server):
+            made = await store.create(
+                Owner.local(), NewTask(method="tools/call", function="double", params=call)
+            )
+            await claimed.wait()
+            answering = asyncio.create_task(answer_once_stopped())
+        await answering
+        ended = (await store.get(Owner.local(), made.task.task_id)).task
+    assert ended.status is Status.COMPLETED, ended.status_message
 
 
 async def test_clients_that_come_at_the_same_moment_share_one_runtime(url: str) -> None:

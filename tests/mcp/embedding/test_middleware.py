@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import anyio
@@ -10,6 +11,7 @@ from mcp.server import MCPServer
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.extension import Extension
 from mcp.server.lowlevel import Server
+from mcp.server.session import ServerSession
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     CallToolRequestParams,
@@ -21,7 +23,7 @@ from mcp_types import (
 from pydantic import RootModel
 
 from perdure import Tasks
-from perdure.tasks import Status
+from perdure.tasks import Owner, Status
 
 from ... import task_edits
 from ...conditions import wait_until
@@ -250,23 +252,31 @@ async def test_a_refusing_middleware_refuses_a_durable_call_as_any_other(url: st
 class Replacing:
     """A middleware that puts an answer of its own in the place of each answer."""
 
+    def __init__(self, *, is_error: bool = False) -> None:
+        self.is_error = is_error
+
     async def __call__(self, ctx: Request, call_next: CallNext) -> HandlerResult:
         result = await call_next(ctx)
         if ctx.method != "tools/call":
             return result
         block: Json = {"type": "text", "text": "out of office"}
         shape: Json = {"resultType": "complete"} if ctx.protocol_version == "2026-07-28" else {}
-        return {**shape, "content": [block]}
+        return {**shape, "content": [block], "isError": self.is_error}
 
 
 @row(125)
-async def test_a_task_whose_answer_was_replaced_is_cancelled_and_the_other_answer_is_sent(url: str) -> None:
+@pytest.mark.parametrize("is_error", [False, True])
+async def test_a_task_whose_answer_was_replaced_is_cancelled_and_the_other_answer_is_sent(
+    url: str, *, is_error: bool
+) -> None:
     tasks = Tasks(url, runtime=FAST_CONFIG)
-    server: MCPServer[Any] = MCPServer("host", log_level="ERROR", **tasks.attach(middleware=[Replacing()]))
+    replacing = Replacing(is_error=is_error)
+    server: MCPServer[Any] = MCPServer("host", log_level="ERROR", **tasks.attach(middleware=[replacing]))
     add_endless(server, tasks)
     async with clients_of(server) as (modern, core):
         answers = [await core.call("endless", task={}), await modern.call("endless")]
         assert [text(answer.result) for answer in answers] == ["out of office"] * 2
+        assert [answer.result["isError"] for answer in answers] == [is_error] * 2
         await wait_until(lambda: have(tasks, Status.CANCELLED, Status.CANCELLED))
 
 
@@ -293,6 +303,37 @@ async def test_a_task_that_a_repeating_middleware_dropped_is_cancelled(url: str)
             return sorted(await statuses(tasks)) == expected
 
         await wait_until(half_are_cancelled)
+
+
+class WrappedSession:
+    """A session of the SDK that middleware passes on with something of its own around it."""
+
+    def __init__(self, session: object) -> None:
+        self._session = session
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._session, name)
+
+
+async def wrap_session(ctx: Request, call_next: CallNext) -> HandlerResult:
+    return await call_next(replace(ctx, session=cast("ServerSession", WrappedSession(ctx.session))))
+
+
+@row(125)
+async def test_middleware_may_pass_on_a_session_of_its_own(url: str) -> None:
+    asked: list[str] = []
+
+    def identify(ctx: Request) -> Owner:
+        asked.append(ctx.method)
+        return Owner.user("https://issuer.example", "ana")
+
+    tasks = Tasks(url, runtime=FAST_CONFIG, identify=identify)
+    server: MCPServer[Any] = MCPServer("host", log_level="ERROR", **tasks.attach(middleware=[wrap_session]))
+    add_tools(server, tasks)
+    async with serving(server.streamable_http_app()) as endpoint:
+        await work_in_both(endpoint)
+        assert await statuses(tasks) == [Status.COMPLETED] * 2
+        assert asked.count("tools/call") == 2
 
 
 def test_the_middleware_of_tasks_is_the_outermost_of_a_low_level_server() -> None:

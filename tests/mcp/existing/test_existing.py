@@ -19,6 +19,9 @@ pytestmark = [
 ]
 
 TOKEN = "ada"  # noqa: S105, a name
+META: Json = {"progressToken": "mine", "io.modelcontextprotocol/logLevel": "debug"}
+CALL: Json = {"name": "build_report", "arguments": {"year": 2026}, "_meta": META}
+WRONG: Json = {"name": "build_report", "arguments": {"year": "x"}}
 
 
 async def ada(_: Json) -> Json:
@@ -32,9 +35,8 @@ async def seen_by_a_client(module: ModuleType) -> Json:
         serving(module.server.streamable_http_app()) as url,
         Client2025(url, token=TOKEN, answering=ada) as client,
     ):
-        call: Json = {"name": "build_report", "arguments": {"year": 2026}, "_meta": {"progressToken": "mine"}}
-        answer = await client.send("tools/call", call)
-        wrong = await client.send("tools/call", {"name": "build_report", "arguments": {"year": "x"}})
+        answer = await client.send("tools/call", CALL)
+        wrong = await client.send("tools/call", WRONG)
         tools = (await client.send("tools/list")).result["tools"]
     messages = [(frame["method"], frame["params"]) for frame in answer.frames]
     return {
@@ -58,6 +60,45 @@ async def test_a_client_sees_the_same_before_and_after() -> None:
     assert is_ == was
     assert was["answer"]["content"][0]["text"] == "2026, signed by Ada, in /var/archive"
     assert (len(was["progress"]), len(was["log"]), len(was["asked"])) == (3, 1, 1)
+
+
+async def seen_by_a_client_of_2026(module: ModuleType, call: Json = CALL) -> tuple[Json, Json]:
+    """Return what a client without tasks sees, and how its call is answered in the end."""
+    async with (
+        serving(module.server.streamable_http_app()) as url,
+        Client2026(url, token=TOKEN) as client,
+    ):
+        answer = await client.send("tools/call", call, declared=False)
+        wrong = await client.send("tools/call", WRONG, declared=False)
+        tools = await client.send("tools/list", declared=False)
+        seen = {"frames": answer.frames, "wrong arguments": wrong.result, "tools": tools.result}
+        if "result" in answer.message and (asked := answer.result.get("inputRequests")):
+            answers = {key: await ada(each) for key, each in asked.items()}
+            round_ = {"inputResponses": answers, "requestState": answer.result["requestState"]}
+            answer = await client.send("tools/call", {**call, **round_}, declared=False)
+    return seen, answer.message
+
+
+@row(119, 125)
+async def test_a_client_of_2026_without_tasks_sees_the_same_and_can_be_asked_after_it() -> None:
+    (was, refused), (is_, signed) = [await seen_by_a_client_of_2026(module) for module in (before, after)]
+    assert is_ == was
+    assert [frame["method"] for frame in was["frames"]] == [
+        *["notifications/progress"] * 3,
+        "notifications/message",
+    ]
+    assert "no back-channel" in refused["error"]["message"]
+    assert signed["result"]["content"][0]["text"] == "2026, signed by Ada, in /var/archive"
+
+
+@row(119, 125)
+@pytest.mark.parametrize("level", ["error", "loud", None])
+async def test_a_client_of_2026_gets_the_log_that_it_wants_and_no_more(level: str | None) -> None:
+    wanted = {} if level is None else {"io.modelcontextprotocol/logLevel": level}
+    call = {**CALL, "_meta": {"progressToken": "mine", **wanted}}
+    (was, _), (is_, _) = [await seen_by_a_client_of_2026(module, call) for module in (before, after)]
+    assert is_ == was
+    assert len(was["frames"]) == (0 if level == "loud" else 3)
 
 
 @row(119)

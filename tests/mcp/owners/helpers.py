@@ -74,7 +74,10 @@ async def assert_present(caller: Caller, task_id: str) -> None:
 async def assert_refused(caller: Caller, method: str, params: Json) -> None:
     answer = await caller.send(method, params)
     told = (answer.code, answer.error["message"])
-    assert told == (-32600, "this server serves tasks to authenticated callers only"), (method, params)
+    assert told == (-32600, "this server serves tasks only to authenticated callers; authenticate first"), (
+        method,
+        params,
+    )
 
 
 async def assert_not_listable(caller: TokenClient2025) -> None:

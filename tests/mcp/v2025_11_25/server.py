@@ -21,13 +21,16 @@ Define = Callable[[MCPServer[object], Tasks], None]
 
 
 @asynccontextmanager
-async def hosting(define: Define, *, json_response: bool = False, **options: Any) -> AsyncGenerator[str]:
+async def hosting(
+    define: Define, *, json_response: bool = False, stateless: bool = False, **options: Any
+) -> AsyncGenerator[str]:
     """A server with tools of a test's own."""
     at_once = RuntimeConfig(drain_timeout=0.0, cancel_grace=0.5)  # at the end of a test, runs are stopped
     tasks = Tasks("memory:", runtime=at_once, **options)
     server: MCPServer[object] = MCPServer("tests", **tasks.attach())
     define(server, tasks)
-    async with serving(server.streamable_http_app(json_response=json_response)) as endpoint:
+    app = server.streamable_http_app(json_response=json_response, stateless_http=stateless)
+    async with serving(app) as endpoint:
         yield endpoint
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 
 from perdure import Tasks
 
 from ...markers import once, row
-from ..raw_clients import Client2025, Client2026
+from ..raw_clients import Client2025, Client2026, Json
 from .server import NO_SUCH_TASK, hosting, simple_tools
 
 pytestmark = pytest.mark.anyio
@@ -31,26 +32,34 @@ async def test_a_server_that_binds_tasks_to_sessions_advertises_that_it_lists_th
     assert tasks == {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
 
 
-def one_plain_tool(server: MCPServer[object], tasks: Tasks) -> None:
+def plain_tools(server: MCPServer[object], tasks: Tasks) -> None:
     @server.tool()
     def greet(name: str) -> str:
         return f"Hello, {name}!"
 
+    @server.tool()
+    def fail() -> str:
+        raise ToolError("disk full")
+
 
 @row(87)
 async def test_a_server_without_durable_tools_advertises_no_tasks() -> None:
-    async with hosting(one_plain_tool) as url, Client2025(url) as core:
+    async with hosting(plain_tools) as url, Client2025(url) as core:
         assert core.initialized["protocolVersion"] == "2025-11-25"
         assert "tasks" not in core.initialized["capabilities"]
 
 
-async def test_a_server_that_advertises_no_tasks_passes_over_the_wish_for_one() -> None:
+@pytest.mark.parametrize("task", [{}, {"ttl": 1000}])
+async def test_a_server_that_advertises_no_tasks_passes_over_the_wish_for_one(task: Json) -> None:
     # "Receivers that do not declare the task capability MUST process requests normally, ignoring any
     # task-augmentation metadata"
-    async with hosting(one_plain_tool) as url, Client2025(url) as core:
-        answer = await core.call("greet", {"name": "Ana"}, task={"ttl": 1000})
+    async with hosting(plain_tools) as url, Client2025(url) as core:
+        answer = await core.call("greet", {"name": "Ana"}, task=task)
+        failed = await core.call("fail", task=task)
 
     assert answer.result["content"][0]["text"] == "Hello, Ana!"
+    assert failed.result["isError"] is True
+    assert "disk full" in failed.result["content"][0]["text"]
 
 
 @row(87, 89)

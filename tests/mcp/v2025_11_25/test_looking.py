@@ -31,6 +31,18 @@ async def test_looking_at_a_task_and_cancelling_it_answer_the_task_itself(core: 
     assert read["createdAt"] == cancelled["createdAt"] < cancelled["lastUpdatedAt"]
 
 
+@pytest.mark.parametrize(
+    ("json_response", "content_type"), [(False, "text/event-stream"), (True, "application/json")]
+)
+async def test_looking_at_a_task_is_answered_as_the_sdk_answers_all_requests(
+    *, json_response: bool, content_type: str
+) -> None:
+    async with hosting(simple_tools, json_response=json_response) as url, Client2025(url) as core:
+        for method in ("tools/list", "tasks/get"):
+            answer = await core.send(method, {"taskId": await core.start("quick")})
+            assert (answer.status, answer.content_type) == (200, content_type)
+
+
 @row(82)
 async def test_reading_a_task_does_not_change_when_it_was_updated(core: Client2025) -> None:
     task_id = await core.start("slow_compute", {"seconds": 0.01})

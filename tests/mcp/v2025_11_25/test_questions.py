@@ -119,6 +119,21 @@ async def test_with_json_responses_questions_and_progress_reach_the_session_on_i
         assert "notifications/progress" in await reading
 
 
+async def test_without_sessions_a_tool_that_asks_fails_because_no_client_has_declared_anything() -> None:
+    async with hosting(simple_tools, stateless=True) as url, Client2025(url, answering=yes) as core:
+        assert core.session_id is None
+        task_id = await core.start("asking")
+        result = await core.send("tasks/result", {"taskId": task_id})
+        waited = await core.call("asking")
+        ended = await core.get(task_id)
+
+    for answer in (result, waited):
+        assert answer.code == -32021
+        assert answer.error["data"] == {"requiredCapabilities": {"elicitation": {"form": {}}}}
+    assert (ended["status"], ended["statusMessage"]) == ("failed", result.error["message"])
+    assert core.asked == []
+
+
 async def _until_completed(notifications: AsyncIterator[Json]) -> AsyncIterator[Json]:
     async for each in notifications:
         yield each

@@ -255,7 +255,7 @@ async def test_a_model_answers_what_its_client_cannot_be_asked(version: str) -> 
 
         assert texts_of(await wait(client, task_id)) == ["accept: True"]
         late = await client.call("answer_task", answer)
-        assert (late.result["isError"], texts_of(late)) == (True, ["The task asks nothing at present."])
+        assert (late.result["isError"], texts_of(late)) == (True, ["The task has no open question."])
 
 
 async def test_a_model_refuses_an_answer() -> None:
@@ -277,7 +277,7 @@ async def test_of_several_questions_a_model_names_the_one_that_it_answers() -> N
             await client.call("answer_task", named)
 
         assert texts_of(await wait(client, task_id)) == ["one accept, two accept"]
-    assert "name the one that you answer" in texts_of(unnamed)[0]
+    assert "pass the key of the one that you answer" in texts_of(unnamed)[0]
     assert unnamed.result["isError"] is unknown.result["isError"] is True
 
 

@@ -13,6 +13,7 @@ from perdure.storage.errors import StorageBusy
 from perdure.tasks import Owner, Snapshot, Status
 
 from ...conditions import wait_until
+from ...markers import row
 from ..raw_clients import Client2025, Json
 from .tool_server import ANYBODY, HANDSHAKES, RELATED, YES, calling, hosting, texts_of, yes
 
@@ -46,6 +47,36 @@ async def test_a_client_that_cannot_be_asked_is_refused_and_the_task_fails(versi
 
     assert "elicitation" in answer.error["message"].lower()
     assert task.status is Status.FAILED
+
+
+@row(131)
+async def test_an_answer_that_is_being_stored_when_the_call_is_handed_over_is_not_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The write of the answer takes longer than the call may take."""
+    answer, asked = Runtime.answer, list[Json]()
+    hand_over_after = 2.0
+
+    async def answer_slowly(runtime: Runtime, *args: Any, **options: Any) -> Snapshot:
+        await asyncio.sleep(hand_over_after)
+        return await answer(runtime, *args, **options)
+
+    async def answering(request: Json) -> Json:
+        asked.append(request)
+        return YES
+
+    monkeypatch.setattr(Runtime, "answer", answer_slowly)
+    async with (
+        hosting(hand_over_after=hand_over_after) as site,
+        calling(site.url, "2025-11-25", answering=answering) as client,
+    ):
+        handed_over = await client.call("confirming_then_endless")
+        task_id = site.begun[0]
+        assert task_id in texts_of(handed_over)[0]
+        stored = (await site.look(task_id)).task
+
+    assert stored.inputs["go"].raw_answer == YES
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize("version", HANDSHAKES)

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from perdure.tasks import Snapshot, Status, TaskRecord
-from perdure.tasks.stored_task import LEASES, TASKS
+from perdure.tasks.task_snapshot import LEASES, TASKS
 
 from ...conditions import wait_until
 from ...markers import row

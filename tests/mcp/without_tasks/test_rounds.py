@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from perdure.mcp import admission
+from perdure.mcp import admission, wire
 from perdure.mcp.admission import INPUT_ROUND_TIMEOUT
 from perdure.runtime import Runtime
 from perdure.storage.errors import StorageBusy
 from perdure.storage.time_types import system_clock
 from perdure.tasks import Owner, Snapshot, Status
-from perdure.tasks.stored_task import TASKS
+from perdure.tasks.task_snapshot import TASKS
 
 from ..raw_clients import Answer, Client2026, Json
 from .tool_server import ANYBODY, CONFIRM, YES, hosting, texts_of
@@ -41,6 +42,27 @@ async def test_what_the_task_asks_is_a_round_of_the_call_in_the_later_generation
         assert second.result["resultType"] == "complete"
         assert texts_of(second) == ["accept: True"]
         assert len(site.begun) == 1
+
+
+async def test_each_log_entry_is_sent_in_one_round() -> None:
+    meta = {"io.modelcontextprotocol/logLevel": "debug"}
+
+    def logged(answer: Answer) -> list[str]:
+        return [each["params"]["data"] for each in answer.frames if each["method"] == "notifications/message"]
+
+    async with hosting() as site, Client2026(site.url) as client:
+        first = await ask_modern(client, "talking", _meta=meta)
+        state = {"requestState": first.result["requestState"], "inputResponses": {"go": YES}}
+        second = await ask_modern(client, "talking", _meta=meta, **state)
+
+    assert (logged(first), logged(second)) == (["before"], ["after"])
+
+
+@pytest.mark.parametrize(("count", "received"), [("7", 7), ("", 0), ("x", 0), ("9" * 5000, 0)])
+def test_a_state_that_a_low_level_server_does_not_seal_may_have_any_count(count: str, received: int) -> None:
+    state = f"{wire.WAITING_STATE_PREFIX}a1/{count}"
+    request = SimpleNamespace(params={"requestState": state})
+    assert wire.received_log_entries(cast("wire.RequestContext", request)) == received
 
 
 async def test_a_client_of_the_later_generation_that_cannot_be_asked_is_told_what_it_lacks() -> None:
@@ -217,6 +239,39 @@ async def test_a_client_that_disconnects_while_its_answer_is_stored_ends_its_tas
         task = (await site.ended(site.begun[0])).task
 
     assert task.status is Status.CANCELLED
+
+
+@pytest.mark.parametrize("end", ["disconnected", "handed_over"])
+async def test_an_answer_is_stored_although_its_call_ends(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client disconnects before the write is answered, or the call is handed over soon after it."""
+    answer, is_called, continues = Runtime.answer, asyncio.Event(), asyncio.Event()
+
+    async def answer_late(runtime: Runtime, *args: Any, **options: Any) -> Snapshot:
+        is_called.set()
+        await continues.wait()
+        return await answer(runtime, *args, **options)
+
+    is_disconnected = end == "disconnected"
+    hand_over_after = None if is_disconnected else 0.3
+    async with hosting(hand_over_after=hand_over_after) as site, Client2026(site.url) as client:
+        state = (await ask_modern(client, "confirming_then_endless")).result["requestState"]
+        monkeypatch.setattr(Runtime, "answer", answer_late)
+        answered = {"requestState": state, "inputResponses": {"go": YES}}
+        resumed = asyncio.create_task(ask_modern(client, "confirming_then_endless", **answered))
+        await is_called.wait()
+        if is_disconnected:
+            resumed.cancel()
+            await asyncio.sleep(0.2)  # until the server has noticed it
+        continues.set()
+        task_id = site.begun[0]
+        if is_disconnected:
+            await site.ended(task_id)
+        else:
+            assert task_id in texts_of(await resumed)[0]
+        stored = (await site.look(task_id)).task
+
+    assert stored.inputs["go"].raw_answer == YES
+    assert stored.status is (Status.CANCELLED if is_disconnected else Status.WORKING)
 
 
 async def test_between_two_rounds_the_task_depends_on_no_process_and_ends_if_no_answer_comes() -> None:

@@ -64,8 +64,9 @@ class Names:
 
 @asynccontextmanager
 async def hosting(
-    *, authenticated: bool = False, hand_over_after: float | None = None, json_response: bool = False
+    *, authenticated: bool = False, hand_over_after: float | None = None, **http: Any
 ) -> AsyncGenerator[ToolServer]:
+    """Serve the tools. `http` are options of the SDK's application."""
     runtime = RuntimeConfig(drain_timeout=0.0, cancel_grace=0.5, report_interval=0.05)
     tasks = Tasks("memory:", runtime=runtime, hand_over_after=hand_over_after)
     auth = AuthSettings(issuer_url=AnyHttpUrl("https://issuer.test"), resource_server_url=None)
@@ -79,7 +80,7 @@ async def hosting(
     add_working_tools(server, site)
     add_late_tools(server, site)
     add_asking_tools(server, site)
-    async with serving(server.streamable_http_app(json_response=json_response)) as site.url:
+    async with serving(server.streamable_http_app(**http)) as site.url:
         yield site
 
 
@@ -142,6 +143,14 @@ def add_asking_tools(server: MCPServer[object], site: ToolServer) -> None:
         site.begun.append(task.id)
         answer = await task.elicit(f"Do {what}?", CONFIRM, key="go")
         return f"{answer.action}: {(answer.data or {}).get('confirm')}"
+
+    @server.tool()
+    @site.tasks.durable()
+    async def talking(task: Task) -> str:
+        await task.log("info", "before")
+        await task.elicit("Do it?", CONFIRM, key="go")
+        await task.log("info", "after")
+        return "done"
 
     @server.tool()
     @site.tasks.durable()

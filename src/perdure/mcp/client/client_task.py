@@ -18,9 +18,9 @@ from mcp_types import CallToolResult
 
 from ...storage.time_types import Duration, to_seconds
 from ...tasks import Status
+from ..errors import ClientTaskError, InvalidTaskResponse, WaitTimeout
 from ..wire import PROTOCOL_2025
 from .connection import Connection
-from .errors import ClientTaskError, InvalidTaskResponse, WaitTimeout
 from .protocols import MAX_POLL_DELAY, TaskProtocol, TaskState, answer_by_callbacks
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ class Wakeup:
         self.task_id = task_id
         self._changed = anyio.Event()
         self._is_notified = False
-        """Whether the server notifies. It sends the first notification at once, so silence means no."""
+        """Whether the server sends notifications. If it does, it sends the first one at once."""
         self.error: Exception | None = None
         """Why there is no stream on which the server could notify or ask."""
 
@@ -69,7 +69,7 @@ class Wakeup:
         self._changed.set()
 
     async def wait(self, seconds: float) -> None:
-        """Wait for a change; if the server does not notify, for this time only."""
+        """Wait for a change. If the server sends no notifications, wait only for `seconds`."""
         with anyio.move_on_after(MAX_POLL_DELAY if self._is_notified else seconds):
             await self._changed.wait()
         self._changed = anyio.Event()
@@ -78,18 +78,18 @@ class Wakeup:
 class ClientTask:
     """One task of a server, as its client sees it.
 
-    If the server answered the call at once, without a task, it has already ended, and its id is empty.
+    If the server answered the call without creating a task, this task has already ended, and its id is empty.
     """
 
     def __init__(
         self, connect: Callable[[], Connection], wakeups: WeakSet[Wakeup] | None, saved: SavedTask
     ) -> None:
-        """Send requests through what `connect` returns. With `wakeups`, the server notifies of changes."""
+        """`connect` returns the connections for requests. With `wakeups`, the server notifies of changes."""
         self._connect = connect
         self._wakeups = wakeups
         self._saved = saved
         self._answers: dict[str, Any] = {}
-        """Answers of callbacks that the server has not acknowledged."""
+        """Answers of callbacks. They are sent again unchanged until the server has acknowledged them."""
         self._answered: set[str] = set()
 
     @property
@@ -105,7 +105,7 @@ class ClientTask:
         return msgspec.json.encode(self._saved).decode()
 
     async def status(self) -> TaskState:
-        """Read the task."""
+        """Read the state of the task from the server."""
         if self._saved.result is not None:
             return _ended_state(self._saved.result)
         return await self._send(lambda protocol: protocol.get(self.id))
@@ -130,8 +130,8 @@ class ClientTask:
         """Wait for the result of the call. The client's callbacks answer what the task asks.
 
         `on_state` is called with every state that is read. A lost connection is opened again, with growing
-        delays, until the timeout; then WaitTimeout is raised, and the task keeps running. Also raises
-        TaskWasCancelled, and what the call would have raised.
+        delays, until the timeout. After the timeout, raise WaitTimeout, and do not cancel the task. Also
+        raise TaskWasCancelled, and the errors that the call would have raised.
         """
 
         async def observe(state: TaskState) -> None:
@@ -164,8 +164,8 @@ class ClientTask:
     ) -> TaskState:
         """Poll the task until it has ended.
 
-        Beside it, a stream is read: at 2026-07-28 on request, for notifications; at 2025-11-25 as soon as the
-        task asks, because the questions are sent on it.
+        Meanwhile, a stream is read. At 2026-07-28, this is done on request, for notifications. At 2025-11-25,
+        it is done as soon as the task asks, because the questions are sent on the stream.
         """
         asks_on_stream = connection.own.protocol_version == PROTOCOL_2025
         wakeup, has_stream = Wakeup(self.id), False
@@ -198,11 +198,11 @@ class ClientTask:
                 await connection.repeat(read)
                 await anyio.sleep(STREAM_PAUSE)
         except Exception as error:  # the task can be polled, unless it asks on the stream
-            log.debug("there is no stream about task %s: %s", self.id, error)
+            log.debug("cannot read the stream of task %s: %s", self.id, error)
             wakeup.error = error
 
     async def _answer_by_callbacks(self, connection: Connection, state: TaskState) -> bool:
-        """Answer new questions, each once: an answer that the server may not have is sent again as it is."""
+        """Answer new questions. Each callback is called once. If an answer may be lost, it is sent again."""
         keys = state.unanswered(self._answered)
         if not keys:
             return False
@@ -211,8 +211,6 @@ class ClientTask:
         answers = {key: self._answers[key] for key in keys}
         await connection.repeat(lambda protocol: protocol.answer(self.id, answers))
         self._answered.update(keys)
-        for key in keys:
-            del self._answers[key]
         return True
 
     async def _send(self, request: Callable[[TaskProtocol], Awaitable[T]]) -> T:

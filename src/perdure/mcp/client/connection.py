@@ -1,16 +1,16 @@
-"""How a client reaches its server, and reaches it again after the connection was lost.
+"""Connects a client to its server, and connects it again after the connection was lost.
 
-A request of the SDK's HTTP client that cannot reach the server cancels the block which entered the client. So
-requests about tasks use clients of their own, made from the settings of the user's client. Each is entered in
-a task of its own, and its failure ends nothing else. At 2026-07-28 it costs no request, because each request
-is independent; at 2025-11-25 it is a session of its own. A client over stdio, or in the same process, is used
-itself for as long as it is connected.
+If a request of the SDK's HTTP client cannot reach the server, it cancels the block that entered the client.
+So requests about tasks use clients of their own, made from the settings of the user's client. Each of them is
+entered in an asyncio task of its own, so that its failure ends nothing else. At 2026-07-28, such a client
+costs no further request, because each request is independent. At 2025-11-25, it has a session of its own. If
+the user's client uses stdio, or a server in the same process, it is used itself while it is connected.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -37,7 +37,8 @@ from mcp_types import (
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from .errors import ConnectionLost
+from ...storage.exception_text import reason_of
+from ..errors import ConnectionLost
 from .protocols import REQUEST_TIMEOUT_SECONDS, CallbackRefused, TaskProtocol, protocol_of
 
 RETRY_DELAY, MAX_RETRY_DELAY = 0.5, 10.0
@@ -59,18 +60,18 @@ _UNANSWERED = {
     (METHOD_NOT_FOUND, "Not Found"),  # HTTP 404 without a JSON-RPC message
 }
 """The code and the message, up to a colon, by which the SDK reports that the server did not answer a request:
-the connection failed, or a proxy answered in its place. The SDK has no codes of their own for them."""
+the connection failed, or a proxy answered in its place. The SDK has no separate codes for these errors."""
 
 T = TypeVar("T")
 log = logging.getLogger("perdure.mcp")
 
 Address: TypeAlias = str | StdioServerParameters | Transport
-"""What a `Client` connects to and can connect to again."""
+"""A server to which a `Client` can connect again."""
 
 
 def is_temporary(error: Exception) -> bool:
     """Return whether the same request may succeed later."""
-    if isinstance(error, MCPError):  # servers of perdure report it
+    if isinstance(error, MCPError):  # servers that use perdure report it
         data = error.error.data
         return isinstance(data, dict) and cast("dict[str, Any]", data).get("retryable") is True
     return isinstance(error, ConnectionLost) and error.retryable
@@ -91,30 +92,21 @@ def _report_of(error: MCPError) -> tuple[int, str]:
 
 
 def _reason_of(error: Exception, *, was_sent: bool) -> Exception:
-    """Return ConnectionLost for an error of the network, and any other error as it is."""
-    causes = list(_causes(error))
-    for cause in causes:
-        is_lost = isinstance(cause, MCPError) and _is_unanswered(cause)
-        if not is_lost and not isinstance(cause, httpx2.TransportError | OSError):
-            return cause
-    was_received = was_sent and not all(_is_refused(cause) for cause in causes)
-    return ConnectionLost(str(causes[0]) or type(causes[0]).__name__, was_sent=was_received)
-
-
-def _is_refused(error: Exception) -> bool:
-    """Return whether the server has not seen the request, or has not looked at it for lack of a session."""
-    if isinstance(error, MCPError):
-        return _report_of(error) in _LOST_SESSION
-    return isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
-
-
-def _causes(error: Exception) -> Iterator[Exception]:
-    """Yield the errors in nested exception groups."""
-    if isinstance(error, ExceptionGroup):
-        for each in cast("ExceptionGroup[Exception]", error).exceptions:
-            yield from _causes(each)
-    else:
-        yield error
+    """Return ConnectionLost for an error of the network. Return any other error, without its group."""
+    match error:
+        case ExceptionGroup(exceptions=errors):
+            reasons = [_reason_of(each, was_sent=was_sent) for each in cast("tuple[Exception, ...]", errors)]
+            # prefer another error to a lost connection, and a request that was sent to one that was not
+            return max(reasons, key=lambda each: getattr(each, "was_sent", 2))
+        case MCPError() if _is_unanswered(error):
+            was_sent = was_sent and _report_of(error) not in _LOST_SESSION  # else the server did not read it
+        case httpx2.ConnectError() | httpx2.ConnectTimeout():
+            was_sent = False
+        case httpx2.TransportError() | OSError():
+            pass
+        case _:
+            return error
+    return ConnectionLost(reason_of(error), was_sent=was_sent)
 
 
 @dataclass(eq=False)
@@ -123,7 +115,7 @@ class _Link:
 
     session: ClientSession
     requests: int = 0
-    """How many requests wait for an answer. Until there is none, a link stays open that lost a request."""
+    """Number of requests that wait for an answer. A link that lost a request stays open until this is 0."""
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     ended: anyio.Event = field(default_factory=anyio.Event)
     failure: Exception | None = None
@@ -132,17 +124,27 @@ class _Link:
 class Connection:
     """Sends requests to the server of a client, within an `async with` block.
 
-    It is opened with the first request, and again after it was lost. What the block raises stays as it is.
+    It is opened with the first request, and again after it was lost. Errors of the block are not wrapped.
     """
 
     def __init__(
-        self, own: ClientSession, reopen: Callable[[], Client] | None = None, *, uses_own: bool = False
+        self,
+        own: ClientSession,
+        reopen: Callable[[], Client] | None = None,
+        *,
+        uses_own: bool = False,
+        max_repeats: int | None = None,
     ) -> None:
-        """Open clients with `reopen`, if that is possible; use the session `own` first if `uses_own`."""
+        """Create a connection. It opens clients with `reopen`, or uses the session `own` if this is None.
+
+        With `uses_own`, it uses the session `own` until that is lost. `max_repeats` limits how often `repeat`
+        sends a request again that the server has not answered.
+        """
         self.own = own
         self.trouble: ConnectionLost | None = None
-        """Why the server could not be reached the last time."""
+        """Why the server most recently could not be reached. None if it was always reached."""
         self._reopen = reopen
+        self._max_repeats = max_repeats
         self._uses_own = uses_own or reopen is None
         self._link: _Link | None = None
         self._opening = anyio.Lock()
@@ -160,7 +162,7 @@ class Connection:
         await self._group.__aexit__(None, None, None)  # an error of the block would become an exception group
 
     def start(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do work in the background until the block ends. To be called once."""
+        """Do work in the background until the block ends. The caller may call this only once."""
 
         async def run() -> None:
             with self._until_closed:
@@ -174,16 +176,18 @@ class Connection:
         may_repeat: Callable[[Exception], bool] = is_temporary,
     ) -> T:
         """Send a request until it is answered, with growing delays."""
-        delay = RETRY_DELAY
+        delay, unanswered = RETRY_DELAY, 0
         while True:
             try:
                 return await self.send(request)
             except (ConnectionLost, MCPError) as error:
                 if isinstance(error, ConnectionLost):
                     self.trouble = error
-                if not may_repeat(error):
+                    unanswered += 1
+                is_too_often = self._max_repeats is not None and unanswered > self._max_repeats
+                if is_too_often or not may_repeat(error):
                     raise
-                log.warning("%s; trying again in %.1f seconds", error, delay)
+                log.warning("%s; trying again within %.1f seconds", error, delay)
             await anyio.sleep(uniform(delay / 2, delay))
             delay = min(2 * delay, MAX_RETRY_DELAY)
 
@@ -236,14 +240,14 @@ class Connection:
                 link.ended.set()
 
     async def _lost(self, link: _Link, error: MCPError, *, was_sent: bool) -> Exception:
-        """Return what to raise for a request that was not answered. The next one uses another link."""
+        """Return the error for a request that was not answered. The next request uses another link."""
         if self._link is link:
             self._link = None
         is_closed = _report_of(error) in _CLOSED
         if is_closed:
             self._uses_own = self._reopen is None
             link.scope.cancel()
-            await link.ended.wait()  # then its failure is known
+            await link.ended.wait()  # from then on, its failure is known
         reason = _reason_of(link.failure or error, was_sent=was_sent)
         if isinstance(reason, ConnectionLost):
             reason.retryable = self._reopen is not None or not is_closed
@@ -251,7 +255,7 @@ class Connection:
 
 
 async def _is_open(session: ClientSession) -> bool:
-    """Return whether a connection is open. A server that knows no ping answers, too: with an error."""
+    """Return whether a connection is open. A server that does not support ping answers with an error."""
     try:
         await session.send_request(PingRequest(), EmptyResult, REQUEST_TIMEOUT_SECONDS)
     except MCPError as error:
@@ -260,7 +264,7 @@ async def _is_open(session: ClientSession) -> bool:
 
 
 def connections_of(client: Client, reconnect: Callable[[], Address] | None) -> Callable[[], Connection]:
-    """Return how connections to the server of a client are made."""
+    """Return a function that creates connections to the server of a client."""
     own, server = client.session, client.server
     if reconnect is not None:
         return partial(Connection, own, lambda: _copy(client, reconnect()))
@@ -271,7 +275,7 @@ def connections_of(client: Client, reconnect: Callable[[], Address] | None) -> C
 
 
 def _copy(client: Client, address: Address) -> Client:
-    """Return a client with the same settings, which adopts the negotiated version."""
+    """Return a client with the same settings and the same negotiated version."""
     version = client.protocol_version
     is_handshake = version not in MODERN_PROTOCOL_VERSIONS
     return replace(

@@ -23,33 +23,29 @@ from mcp.client import Client, ClientSession
 from mcp.client.extension import ClaimContext, ClientExtension, NotificationBinding, ResultClaim
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
-from mcp_types import REQUEST_TIMEOUT, CallToolRequestParams, CallToolResult, TaskMetadata
-from pydantic import BaseModel, ConfigDict
-from pydantic.alias_generators import to_camel
+from mcp_types import REQUEST_TIMEOUT, CallToolRequestParams, CallToolResult, NotificationParams, TaskMetadata
 
 from ...storage.time_types import Duration, to_milliseconds, to_seconds
+from ..errors import ClientTaskError, ConnectionLost, ExtensionNotInstalled, WaitTimeout
 from ..wire import EXTENSION, IDEMPOTENCY_KEY, PROTOCOL_2026
 from .client_task import ClientTask, SavedTask, Wakeup
 from .connection import Address, Connection, connections_of, transport_to
-from .errors import ClientTaskError, ConnectionLost, ExtensionNotInstalled, WaitTimeout
 from .protocols import CallbackRefused, CreateTaskResult, TaskState
 
 CANCEL_TIMEOUT = 5.0
-"""Seconds in which a caller that stops waiting cancels its task."""
+"""Maximum number of seconds that cancelling a task takes when its caller stops waiting."""
 
 log = logging.getLogger("perdure.mcp")
 
 
-class TaskNotification(BaseModel):
+class TaskNotification(NotificationParams):
     """The part of a notification that identifies the task. The task itself is read from the server."""
-
-    model_config = ConfigDict(alias_generator=to_camel)
 
     task_id: str
 
 
 class ClientTasks(ClientExtension):
-    """Lets a client of the SDK call durable tools, and wait for them or not."""
+    """Lets a client of the SDK call durable tools, with or without waiting for their results."""
 
     identifier = EXTENSION
 
@@ -58,8 +54,8 @@ class ClientTasks(ClientExtension):
 
         With `push`, servers of 2026-07-28 notify when a task changes, instead of being polled.
 
-        `reconnect` is for clients that were created with a transport, which is used up after one connection:
-        a function that returns a new transport, or the URL of a server with the same storage.
+        `reconnect` is for clients that were created with a transport, which is used up after one connection.
+        It is a function that returns a new transport, or the URL of a server with the same storage.
         """
         self._wakeups: WeakSet[Wakeup] | None = WeakSet() if push else None
         self._reconnect = reconnect
@@ -76,20 +72,11 @@ class ClientTasks(ClientExtension):
     ) -> CallToolResult:
         """Call a tool and wait for its result, also if the server restarts in the meantime.
 
-        After the timeout, raises WaitTimeout and leaves the task running: its id is on the error. If the
-        caller is cancelled, or a callback refuses to answer or fails, the task is cancelled. Raises
-        ConnectionLost if the connection fails while the tool is called, so that it is unknown whether there
-        is a task; with an `idempotency_key`, the call is repeated instead.
+        After the timeout, raise WaitTimeout, which has the id of the task, and do not cancel the task. If the
+        caller is cancelled, or a callback refuses to answer or fails, cancel the task. Raise ConnectionLost
+        if the connection fails while the tool is called, because it is then unknown whether there is a task.
+        With an `idempotency_key`, repeat the call instead.
         """
-
-        def may_repeat(error: Exception) -> bool:
-            is_repeatable = idempotency_key is not None
-            return (
-                isinstance(error, ConnectionLost)
-                and error.retryable
-                and (is_repeatable or not error.was_sent)
-            )
-
         call = _call_of(tool, arguments, idempotency_key)
         connect = self._connections_of(client)
         connection, task = connect(), None
@@ -98,7 +85,8 @@ class ClientTasks(ClientExtension):
             with anyio.move_on_after(seconds):
                 async with connection:
                     started = await connection.repeat(
-                        lambda protocol: protocol.start(call, progress_callback), may_repeat
+                        lambda protocol: protocol.start(call, progress_callback),
+                        partial(_may_repeat, idempotency_key),
                     )
                     task = ClientTask(connect, self._wakeups, SavedTask.of(tool, started))
                     return await task.follow(connection, ProgressReporter(progress_callback))
@@ -119,13 +107,17 @@ class ClientTasks(ClientExtension):
     ) -> ClientTask:
         """Call a tool without waiting for it.
 
-        Servers of 2025-11-25 take a `ttl`, others decide themselves. A repeated call with the same
-        `idempotency_key` returns the same task, if it is a server of perdure that authenticates its callers.
+        Servers of 2025-11-25 accept a `ttl`. Other servers choose it themselves. A repeated call with the
+        same `idempotency_key` returns the same task, if the server uses perdure and authenticates its
+        callers. So with a key, repeat the call until the server answers. Without a key, raise ConnectionLost.
         """
         call = _call_of(tool, arguments, idempotency_key, ttl)
         connect = self._connections_of(client)
         async with connect() as connection:
-            started = await connection.send(lambda protocol: protocol.start(call, None))
+            started = await connection.repeat(
+                lambda protocol: protocol.start(call, None),
+                lambda error: idempotency_key is not None and _may_repeat(idempotency_key, error),
+            )
         return ClientTask(connect, self._wakeups, SavedTask.of(tool, started))
 
     def resume(self, client: Client, saved: str) -> ClientTask:
@@ -133,12 +125,12 @@ class ClientTasks(ClientExtension):
         return ClientTask(self._connections_of(client), self._wakeups, SavedTask.read(saved))
 
     def _connections_of(self, client: Client) -> Callable[[], Connection]:
-        if self not in (client.extensions or ()):
+        if self not in (getattr(client, "extensions", None) or ()):  # a client of FastMCP has no such field
             raise ExtensionNotInstalled
         return connections_of(client, self._reconnect)
 
     def _connections_of_session(self, session: ClientSession) -> Callable[[], Connection]:
-        """Return how to reach the server of a client of which the SDK passes only the session."""
+        """Return a function that creates connections for a client. The SDK passes only its session."""
         reconnect, known = self._reconnect, session.discover_result
         if reconnect is None:
             return partial(Connection, session)
@@ -172,7 +164,7 @@ class ClientTasks(ClientExtension):
                 wakeup.set(is_notified=True)
 
     async def _resolve(self, created: CreateTaskResult, context: ClaimContext) -> CallToolResult:
-        """Wait for the task of `client.call_tool`. Its caller has no id, so it is cancelled with the wait."""
+        """Wait for the task of `client.call_tool`. If the wait fails, cancel it: the caller has no id."""
         saved = SavedTask(task_id=created.task_id, tool=context.tool_name)
         task = ClientTask(self._connections_of_session(context.session), self._wakeups, saved)
         try:
@@ -183,6 +175,13 @@ class ClientTasks(ClientExtension):
         except (CallbackRefused, anyio.get_cancelled_exc_class()):
             await _cancel_quietly(task)
             raise
+
+
+def _may_repeat(idempotency_key: str | None, error: Exception) -> bool:
+    """Return whether a call can be sent again without calling the tool twice."""
+    if not isinstance(error, ConnectionLost) or not error.retryable:
+        return False
+    return idempotency_key is not None or not error.was_sent
 
 
 class ProgressReporter:
@@ -196,19 +195,21 @@ class ProgressReporter:
         if self._callback is None or state.progress is None or "done" not in state.progress:
             return
         progress = (state.progress["done"], state.progress.get("total"), state.status_message)
-        if progress == self._last:
-            return
+        if progress == self._last or (
+            state.status.is_terminal and self._last and progress[:2] == self._last[:2]
+        ):
+            return  # the message of a task that has ended is not about its progress
         self._last = progress
         try:
             await self._callback(*progress)
         except Exception:  # as the SDK does: the callback is not part of the call
-            log.exception("the progress callback raised an error")
+            log.exception("the progress callback raised an exception")
 
 
 def _call_of(
     tool: str, arguments: Mapping[str, Any], idempotency_key: str | None, ttl: Duration | None = None
 ) -> CallToolRequestParams:
-    """Return a call that asks for a task, as 2025-11-25 has it. Other versions have no `task`."""
+    """Return a call that requests a task in the way of 2025-11-25. Other versions have no `task`."""
     meta: Any = None if idempotency_key is None else {IDEMPOTENCY_KEY: idempotency_key}
     task = TaskMetadata(ttl=None if ttl is None else to_milliseconds(ttl))
     return CallToolRequestParams(name=tool, arguments=dict(arguments), task=task, _meta=meta)
@@ -219,4 +220,4 @@ async def _cancel_quietly(task: ClientTask) -> None:
         try:
             await task.cancel()
         except (MCPError, ClientTaskError) as error:
-            log.warning("task %s keeps running: it could not be cancelled: %s", task.id, error)
+            log.warning("could not cancel task %s, which may keep running: %s", task.id, error)

@@ -12,12 +12,12 @@ from mcp.client.session import ClientRequestContext
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolRequestParams, CallToolResult, InputRequest, InputRequiredResult
-from pydantic import ConfigDict, RootModel, TypeAdapter, ValidationError
-from pydantic.alias_generators import to_camel
+from pydantic import TypeAdapter, ValidationError
 
+from ...runtime.endings import said_by
 from ...tasks import Status
-from ..wire import PROGRESS, PROTOCOL_2025, PROTOCOL_2026, VARIABLES, JsonObject
-from .errors import AnswersNotSupported, InvalidTaskResponse, TasksNotSupported, TaskWasCancelled
+from ..errors import AnswersNotSupported, InvalidTaskResponse, TasksNotSupported, TaskWasCancelled
+from ..wire import PROGRESS, PROTOCOL_2025, PROTOCOL_2026, VARIABLES, JsonObject, RawResult
 
 MAX_INPUT_ROUNDS = 16
 """Maximum number of rounds in which a server asks before it creates a task."""
@@ -25,7 +25,7 @@ REQUEST_TIMEOUT_SECONDS = 30.0
 """How long a server may take to answer a request about a task. After that, another connection is opened."""
 
 MIN_POLL_DELAY, DEFAULT_POLL_DELAY, MAX_POLL_DELAY = 0.05, 1.0, 30.0
-"""Bounds of the seconds between two polls, and what is used if the server advises nothing."""
+"""Minimum, default and maximum number of seconds between two polls. The server can advise another number."""
 
 _questions: TypeAdapter[dict[str, InputRequest]] = TypeAdapter(dict[str, InputRequest])
 
@@ -63,7 +63,8 @@ class TaskState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         try:
             return _questions.validate_python(self.input_requests)
         except ValidationError as error:
-            raise InvalidTaskResponse("it asks an unknown kind of question", self.task_id) from error
+            reason = "a question is invalid or of an unknown kind"
+            raise InvalidTaskResponse(reason, self.task_id) from error
 
     @property
     def variables(self) -> Mapping[str, Any]:
@@ -90,23 +91,19 @@ class TaskState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def outcome(self) -> CallToolResult:
-        """The result of an ended task. If it ended in another way, that is raised."""
+        """The result of an ended task. Raise an error if the task failed or was cancelled."""
         if self.status is Status.CANCELLED:
             raise TaskWasCancelled(self.task_id)
         if self.error is not None:
             code, message = self.error.get("code", mcp_types.INTERNAL_ERROR), self.error.get("message", "")
             raise MCPError(code, message, self.error.get("data"))
         if self.result is None:
-            raise InvalidTaskResponse(f"it is {self.status} and has no result", self.task_id)
+            raise InvalidTaskResponse(f"the status is {self.status}, but there is no result", self.task_id)
         return CallToolResult.model_validate(self.result, by_name=False)
 
 
-class RawResult(RootModel[dict[str, Any]]):
-    """A server's result, unchanged."""
-
-
 class CallbackRefused(MCPError):
-    """A callback of the client refused to answer a question, or raised an exception."""
+    """Raised when a callback of the client refuses to answer a question, or raises an exception."""
 
 
 class TaskRequest(mcp_types.Request[dict[str, Any], str]):
@@ -115,14 +112,8 @@ class TaskRequest(mcp_types.Request[dict[str, Any], str]):
     name_param = "taskId"
 
 
-class ListenRequest(mcp_types.Request[dict[str, Any], str]):
-    method: str = "subscriptions/listen"
-
-
 class CreateTaskResult(mcp_types.Result):
-    """The response to a call that became a task, at 2026-07-28. What else it has, `tasks/get` has too."""
-
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+    """The response to a call that became a task, at 2026-07-28. `tasks/get` also returns its other fields."""
 
     result_type: Literal["task"]
     task_id: str
@@ -131,12 +122,13 @@ class CreateTaskResult(mcp_types.Result):
 class TaskProtocol:
     """The requests of a client about calls and tasks, on one session.
 
-    They are those of 2026-07-28: the server decides which calls become tasks, and a task's state has
-    everything. Servers of versions without tasks answer each call when it ends.
+    This class has the requests of 2026-07-28, where the server decides which calls become tasks, and the
+    state of a task contains its questions and its result. It is also used for versions without tasks, whose
+    servers answer each call when it ends.
     """
 
     def __init__(self, session: ClientSession, callbacks: ClientSession) -> None:
-        """Send requests through `session`. The callbacks of `callbacks` answer questions."""
+        """Requests are sent through `session`. The callbacks of the session `callbacks` answer questions."""
         self.session = session
         self.callbacks = callbacks
         self.has_called = False
@@ -167,7 +159,9 @@ class TaskProtocol:
             answers = await answer_by_callbacks(self.callbacks, result.input_requests or {})
             state = result.request_state
         raise MCPError(
-            mcp_types.INTERNAL_ERROR, f"the server still asks questions after {MAX_INPUT_ROUNDS} rounds"
+            mcp_types.INTERNAL_ERROR,
+            "gave up on the call, because the server was still asking questions after "
+            f"{MAX_INPUT_ROUNDS} rounds",
         )
 
     async def get(self, task_id: str) -> TaskState:
@@ -178,8 +172,9 @@ class TaskProtocol:
         return state
 
     async def read_stream(self, task_id: str) -> None:
-        """Read the stream on which the server notifies of changes until it ends."""
-        request = ListenRequest(params={"notifications": {"taskIds": [task_id]}})
+        """Read the stream of notifications about changes, until the stream ends."""
+        params = {"notifications": {"taskIds": [task_id]}}
+        request = mcp_types.Request[dict[str, Any], str](method="subscriptions/listen", params=params)
         await self.session.send_request(request, mcp_types.EmptyResult)
 
     async def answer(self, task_id: str, answers: Mapping[str, Any]) -> None:
@@ -198,7 +193,7 @@ class TaskProtocol:
 
 
 class Protocol2025(TaskProtocol):
-    """2025-11-25: the client asks for a task, and `tasks/result` waits and asks questions."""
+    """The requests of 2025-11-25: the client requests tasks, and `tasks/result` waits and asks questions."""
 
     async def start(
         self, call: CallToolRequestParams, progress_callback: ProgressFnT | None
@@ -208,14 +203,17 @@ class Protocol2025(TaskProtocol):
         self.has_called = True
         request = mcp_types.CallToolRequest(params=call)
         try:
-            return await self.session.send_request(
+            result = await self.session.send_request(
                 request, CallToolResult, progress_callback=progress_callback
             )
         except ValidationError as error:
             return TaskState.read(_task_in_validation_error(error)).task_id
+        if not result.is_error:
+            await self.session.validate_tool_result(call.name, result)
+        return result
 
     async def _supports_tasks(self, tool: str) -> bool:
-        """Return whether the server lists the tool as one that may become a task; others must not."""
+        """Return whether the server lists the tool as one whose calls may become tasks."""
         cursor: str | None = None
         capabilities = self.session.server_capabilities
         while capabilities is not None and capabilities.tasks is not None:
@@ -230,7 +228,7 @@ class Protocol2025(TaskProtocol):
         return False
 
     async def read_result(self, state: TaskState) -> TaskState:
-        """Read the result. The error of a busy server looks like the task's own: the state decides."""
+        """Read the result. The state shows whether an error is that of the task or of a busy server."""
         if state.status is Status.CANCELLED:
             return state
         try:
@@ -242,7 +240,7 @@ class Protocol2025(TaskProtocol):
         return msgspec.structs.replace(state, result=result)
 
     async def read_stream(self, task_id: str) -> None:
-        """Wait for the result: the server asks questions on the stream of this request."""
+        """Wait for the result, because the server asks questions on the stream of this request."""
         await self._request("tasks/result", task_id, None)
 
     async def answer(self, task_id: str, answers: Mapping[str, Any]) -> None:  # noqa: ARG002
@@ -271,7 +269,7 @@ async def answer_by_callbacks(session: ClientSession, questions: Mapping[str, In
         try:
             answer = await session.dispatch_input_request(context, asked)
         except Exception as error:
-            message = f"a callback of the client raised {error!r} when it was asked {asked.method}"
+            message = f"the client's callback for {asked.method} failed: {said_by(error)}"
             raise CallbackRefused(mcp_types.INTERNAL_ERROR, message) from error
         if isinstance(answer, mcp_types.ErrorData):
             raise CallbackRefused.from_error_data(answer)
@@ -280,7 +278,7 @@ async def answer_by_callbacks(session: ClientSession, questions: Mapping[str, In
 
 
 def _task_in_validation_error(invalid: ValidationError) -> Mapping[str, Any]:
-    """Return the task in a response that the SDK refuses: it expects the result of the call."""
+    """Return the task in a response that the SDK rejects, because it expects the result of the call."""
     for error in invalid.errors():
         found = error["input"]
         if isinstance(found, dict) and isinstance(task := cast("JsonObject", found).get("task"), dict):
