@@ -8,10 +8,23 @@ from typing import Any
 
 from fastmcp import FastMCP
 
+from perdure.storage import Micros
+from perdure.storage.time_types import system_clock
+
 from ..mcp.raw_clients import Client2026, Json, serving
 from ..mcp.tool_helpers import text_of
 
 Served = FastMCP[Any]
+
+
+class ShiftedClock:
+    """The clock of this machine, which a test can put forward."""
+
+    def __init__(self) -> None:
+        self.ahead: Micros = 0
+
+    def __call__(self) -> Micros:
+        return system_clock() + self.ahead
 
 
 @asynccontextmanager

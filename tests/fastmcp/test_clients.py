@@ -9,8 +9,9 @@ from typing import Any
 
 import fastmcp
 import pytest
-from fastmcp import FastMCP
+from fastmcp import Context, FastMCP
 from fastmcp.client.elicitation import ElicitResult
+from fastmcp.dependencies import Progress
 from fastmcp.exceptions import ToolError
 from fastmcp_tasks import (
     TasksExtension,
@@ -18,12 +19,22 @@ from fastmcp_tasks import (
     call_tool_task,  # pyright: ignore[reportUnknownVariableType]
 )
 from mcp.client import Client
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
-from perdure.mcp.client import ClientTasks
+from perdure.fastmcp import TasksExtension as OurExtension
+from perdure.fastmcp.extension import (
+    MAX_REPEATS,
+    _ClientTasks,  # pyright: ignore[reportPrivateUsage]
+)
+from perdure.mcp.client import ClientTasks, connection
+from perdure.mcp.errors import ExtensionNotInstalled
+from perdure.runtime import RuntimeConfig
 
 from ..mcp.conformance_server import make_server
 from ..mcp.raw_clients import serving
 from .features import feature
+from .served import Served
 from .tool_server import ToolServer
 
 pytestmark = pytest.mark.anyio
@@ -55,10 +66,10 @@ async def test_fastmcps_client_waits_for_our_tasks_by_itself(shop: ToolServer, u
 
 
 @feature(
-    "`call_tool_task`, `ToolTask`, and `Client.call_tool`, which waits by itself",
-    peer="for clients that import `fastmcp_tasks`",
-    here="those work with tasks of perdure; for clients that import `perdure.fastmcp` only, "
-    "`Client.call_tool` waits by itself too",
+    "`call_tool_task`, `ToolTask`, and `Client.call_tool`, which waits for the task",
+    peer="work in clients that import `fastmcp_tasks`",
+    here="such clients work with perdure; in clients that import only `perdure.fastmcp`, "
+    "`Client.call_tool` waits for tasks too",
 )
 async def test_fastmcps_client_follows_one_of_our_tasks_by_its_handle(shop: ToolServer, url: str) -> None:
     async with fastmcp.Client(url) as client:
@@ -176,3 +187,80 @@ asyncio.run(main())
 def test_a_client_waits_with_either_part_and_both_may_be_imported() -> None:
     ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (0, "Ada, True\nit broke off\n" * 2), ended.stderr
+
+
+@pytest.mark.parametrize("status", [401, 503])
+async def test_a_client_does_not_wait_forever_for_a_server_that_does_not_answer(
+    shop: ToolServer, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    monkeypatch.setattr(connection, "RETRY_DELAY", 0.01)
+    app, polls = shop.server.http_app(path="/mcp"), 0
+
+    async def failing(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal polls
+        is_poll = (b"mcp-method", b"tasks/get") in scope.get("headers", ())
+        polls += is_poll
+        await (Response(status_code=status) if is_poll else app)(scope, receive, send)
+
+    async with serving(failing) as url, fastmcp.Client(url, extensions=[_ClientTasks()]) as client:
+        with pytest.raises(ToolError, match="the connection to the server failed"):
+            await client.call_tool("hold")
+        shop.gate.set()
+    assert polls == MAX_REPEATS + 1
+
+
+@feature(
+    "`progress_handler` of a `Client`",
+    peer="not called for a task, only for a call that runs within the request",
+    here="the same in protocol 2026-07-28; called in protocol 2025-11-25, but a message "
+    "without new progress may be left out",
+)
+@pytest.mark.parametrize(("mode", "expected"), [("auto", []), ("legacy", [1.0, 2.0, 3.0])])
+async def test_a_progress_handler_is_called_at_2025(mcp: Served, mode: Any, expected: list[float]) -> None:
+    @mcp.tool(task=True)
+    async def count(ctx: Context) -> None:
+        for number in (1, 2, 3):
+            await ctx.report_progress(number, 3, f"page {number}")
+
+    reported: list[tuple[float, float | None, str | None]] = []
+
+    async def handle(progress: float, total: float | None, message: str | None) -> None:
+        reported.append((progress, total, message))
+
+    async with (
+        serving(mcp.http_app(path="/mcp")) as url,
+        fastmcp.Client(url, mode=mode, progress_handler=handle) as client,
+    ):
+        await client.call_tool("count")
+    assert reported == [(number, 3, f"page {number:g}") for number in expected]
+
+
+async def test_a_message_of_the_same_progress_is_sent_with_it(anyio_backend: str) -> None:
+    """FastMCP's `Progress` sets the value and its message one after the other."""
+    mcp: Served = FastMCP("root")
+    mcp.add_extension(OurExtension("memory:", runtime=RuntimeConfig(report_interval=5)))
+
+    @mcp.tool(task=True)
+    async def count(progress: Progress = Progress()) -> None:
+        await progress.set_total(3)
+        await progress.increment()
+        await progress.set_message("page 1")
+
+    reported: list[tuple[float, float | None, str | None]] = []
+
+    async def handle(*progress: Any) -> None:
+        reported.append(progress)
+
+    async with (
+        serving(mcp.http_app(path="/mcp")) as url,
+        fastmcp.Client(url, mode="legacy", progress_handler=handle) as client,
+    ):
+        await client.call_tool("count")
+    assert reported == [(0, 3, None), (1, 3, "page 1")]
+
+
+async def test_our_client_for_the_sdk_refuses_a_client_of_fastmcp_with_the_reason(shop: ToolServer) -> None:
+    tasks = ClientTasks()
+    client: Any = fastmcp.Client(shop.server, extensions=[tasks])
+    with pytest.raises(ExtensionNotInstalled, match=r"use mcp\.client\.Client\(\.\.\., extensions"):
+        await tasks.start(client, "hold")

@@ -1,4 +1,4 @@
-"""The conformance suite passes on a server of FastMCP, on SQLite and on a server engine."""
+"""The conformance suite passes on a server of FastMCP, on SQLite and, in `make test-all`, on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ..markers import row
+from ..markers import in_test_all, row
 from ..mcp.conformance import suite
 from ..mcp.conformance.suite import TASK_SCENARIOS
 from ..mcp.raw_clients import serving
@@ -16,7 +16,7 @@ from .conformance_server import make_server
 
 pytestmark = pytest.mark.anyio
 
-ENGINES = ("sqlite", "postgres")
+ENGINES = ["sqlite", pytest.param("postgres", marks=in_test_all)]
 FLOWS = {"2026-07-28": 16, "2025-11-25": 20}
 
 

@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
 import pytest
 from fastmcp import Context, FastMCP
-from fastmcp.dependencies import CallArgument, CurrentContext, CurrentFastMCP, Depends, Progress, Shared
+from fastmcp.dependencies import (
+    CallArgument,
+    CurrentContext,
+    CurrentFastMCP,
+    CurrentRequest,
+    Depends,
+    Progress,
+    Shared,
+)
 from fastmcp.server.dependencies import get_context, get_http_request, get_server
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
+from mcp_types import ResourceUpdatedNotification, ResourceUpdatedNotificationParams
+from starlette.requests import Request
 
 from perdure import current_task
 from perdure.fastmcp import TaskOptions, TasksExtension
+from perdure.tasks import Snapshot
+from perdure.tasks.encryption import new_key
+from perdure.tasks.task_snapshot import TASKS
 
 from .. import task_edits
 from ..conditions import wait_until
 from ..markers import row
-from ..mcp.raw_clients import Json
-from ..mcp.tool_helpers import text_of
+from ..mcp.raw_clients import Client2025, Client2026, Json, serving
+from ..mcp.tool_helpers import FAST_CONFIG, text_of
 from .features import feature
 from .served import Served, done, modern_of, said
 
@@ -30,9 +44,9 @@ pytestmark = pytest.mark.anyio
 @row(120)
 @feature(
     "`ctx: Context`, `CurrentContext()`, `get_context()`",
-    peer="a context without a session: `ctx.info` raises; `get_context()` raises unless the tool also "
-    "takes a context",
-    here="one context in all three ways; everything in it works",
+    peer="a context without a session, so `ctx.info` raises an error; `get_context()` raises an error unless "
+    "the tool also takes a context",
+    here="the same complete context in all three ways",
 )
 async def test_the_context_is_one_in_every_way_to_it(mcp: Served) -> None:
     @mcp.tool(task=True)
@@ -52,16 +66,29 @@ async def test_the_context_is_one_in_every_way_to_it(mcp: Served) -> None:
 @row(120)
 @feature(
     "`ctx.is_background_task`, `ctx.task_id`, `ctx.origin_request_id`",
-    peer="true, the id of the task, the id of the request",
+    peer="`True`, the id of the task, and the id of the request that made the call",
 )
 async def test_the_context_knows_its_task_and_its_request(mcp: Served) -> None:
+    requests: list[str | None] = []
+
+    class Noting(Middleware):
+        async def on_call_tool(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:
+            assert context.fastmcp_context is not None
+            requests.append(context.fastmcp_context.request_id)
+            return await call_next(context)
+
+    mcp.add_middleware(Noting())
+
     @mcp.tool(task=True)
     async def about(ctx: Context) -> list[str | bool | None]:
-        return [ctx.is_background_task, ctx.task_id, ctx.origin_request_id == ctx.request_id]
+        return [ctx.is_background_task, ctx.task_id, ctx.origin_request_id, ctx.request_id]
 
     async with modern_of(mcp) as client:
-        task = await done(client, "about")
-    assert task["result"]["structuredContent"] == {"result": [True, task["taskId"], True]}
+        for _ in range(2):
+            task = await done(client, "about")
+            expected = [True, task["taskId"], requests[-1], requests[-1]]
+            assert task["result"]["structuredContent"] == {"result": expected}
+    assert len(set(requests)) == 2
 
 
 async def reporter(progress: Progress = Progress()) -> Progress:
@@ -78,7 +105,7 @@ async def step(progress: Progress = Depends(reporter)) -> AsyncGenerator[Progres
 @row(120)
 @feature(
     "`ctx.report_progress`, `Progress()`, also in `Depends`",
-    peer="kept with the task; the text is its `statusMessage`",
+    peer="stored with the task; the message becomes its `statusMessage`",
 )
 @pytest.mark.parametrize("tool", ["by_context", "by_parameter", "by_dependency", "by_annotation"])
 async def test_progress_is_that_of_the_task_in_every_way_to_it(mcp: Served, tool: str) -> None:
@@ -126,11 +153,42 @@ async def _reach_three(progress: Progress) -> None:
     assert (progress.current, progress.total, progress.message) == (3, 4, "nearly")
 
 
+class OwnProgress(Progress):
+    """A subclass, which FastMCP treats like `Progress` itself."""
+
+
+@pytest.mark.parametrize("tool", ["shared", "own"])
+async def test_progress_is_that_of_the_task_in_shared_and_in_a_subclass_too(mcp: Served, tool: str) -> None:
+    gate = asyncio.Event()
+
+    @mcp.tool(task=True)
+    async def shared(progress: Progress = Shared(reporter)) -> None:
+        await _reach_three(progress)
+        await gate.wait()
+
+    @mcp.tool(task=True)
+    async def own(progress: Progress = OwnProgress()) -> None:
+        await progress.set_total(4)
+        await _reach_three(progress)
+        await gate.wait()
+
+    async with modern_of(mcp) as client:
+        task_id = await client.start(tool)
+        await wait_until(lambda: _has_message(client, task_id))
+        gate.set()
+        task = await client.until(task_id, "completed")
+    assert task["_meta"]["perdure/progress"] == {"done": 3, "total": 4}
+
+
+async def _has_message(client: Client2026, task_id: str) -> bool:
+    return (await client.get(task_id)).get("statusMessage") == "nearly"
+
+
 @row(120)
 @feature(
     "`ctx.info`, `ctx.log` and the others",
-    peer="raise",
-    here="kept with the task for operators; sent to clients of 2025-11-25",
+    peer="raise an error",
+    here="stored with the task for operators, and sent to clients of 2025-11-25",
 )
 @pytest.mark.filterwarnings("ignore:The .* capability is deprecated")
 async def test_log_messages_are_kept_with_the_task(mcp: Served, extension: TasksExtension) -> None:
@@ -138,17 +196,21 @@ async def test_log_messages_are_kept_with_the_task(mcp: Served, extension: Tasks
     async def talk(ctx: Context) -> None:
         await ctx.info("halfway", extra={"page": 6})
 
-    async with modern_of(mcp) as client:
+    async with serving(mcp.http_app(path="/mcp")) as url, Client2025(url) as core, Client2026(url) as client:
         await done(client, "talk")
-        (found,) = await task_edits.all_tasks(extension.tasks.runtime.store)
-    (entry,) = found.task.log.entries
-    assert (entry.level, entry.message) == ("info", {"msg": "halfway", "extra": {"page": 6}})
+        frames = (await core.call("talk")).frames
+        found = await task_edits.all_tasks(extension.tasks.runtime.store)
+    expected = {"msg": "halfway", "extra": {"page": 6}}
+    kept = [(entry.level, entry.message) for each in found for entry in each.task.log.entries]
+    assert kept == [("info", expected)] * 2
+    sent = [each["params"] for each in frames if each["method"] == "notifications/message"]
+    assert [(each["level"], each["data"]) for each in sent] == [("info", expected)]
 
 
 @row(120)
 @feature(
     "`Depends`, `Shared`, `CallArgument`, context managers",
-    peer="resolved in the worker, closed after the body",
+    peer="resolved in the worker, and closed when the tool has returned",
 )
 async def test_dependencies_are_resolved_when_the_tool_runs_and_closed_after_it(mcp: Served) -> None:
     made: list[str] = []
@@ -187,8 +249,8 @@ async def test_dependencies_are_resolved_when_the_tool_runs_and_closed_after_it(
 @row(120)
 @feature(
     "`CurrentFastMCP()`, `get_server()`, `ctx.fastmcp`, `ctx.lifespan_context`",
-    peer="of the first mounted server",
-    here="of the innermost server, to which the tool belongs",
+    peer="refer to the outermost mounted server",
+    here="refer to the innermost server, to which the tool belongs",
 )
 async def test_a_tool_of_a_mounted_server_sees_its_own_server_and_lifespan(mcp: Served) -> None:
     states: list[str] = []
@@ -219,7 +281,7 @@ async def test_a_tool_of_a_mounted_server_sees_its_own_server_and_lifespan(mcp: 
 @row(120)
 @feature(
     "`ctx.session_id`, `ctx.get_state`, `ctx.set_state`",
-    peer="those of the call",
+    peer="belong to the session that made the call",
 )
 async def test_the_state_of_the_call_is_that_of_its_task(mcp: Served) -> None:
     class Tenant(Middleware):
@@ -240,13 +302,104 @@ async def test_the_state_of_the_call_is_that_of_its_task(mcp: Served) -> None:
     assert await said(mcp, "tenant") == "acme, the first"
 
 
+async def test_the_session_of_the_call_is_that_of_its_task(mcp: Served) -> None:
+    sessions: list[str] = []
+
+    class Noting(Middleware):
+        async def on_call_tool(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:
+            assert context.fastmcp_context is not None
+            sessions.append(context.fastmcp_context.session_id)
+            return await call_next(context)
+
+    mcp.add_middleware(Noting())
+
+    @mcp.tool(task=True)
+    async def session(ctx: Context) -> str:
+        return ctx.session_id
+
+    async with serving(mcp.http_app(path="/mcp")) as url, Client2025(url) as core, Client2026(url) as client:
+        answer = await core.send("tasks/result", {"taskId": await core.start("session")})
+        found = [text_of(answer.result), text_of((await done(client, "session"))["result"])]
+    assert found == sessions
+
+
 @feature(
     "`get_http_request()`, `CurrentRequest()`",
-    peer="raise: there is no request",
+    peer="raise an error, because there is no request",
 )
 async def test_there_is_no_http_request_in_a_task(mcp: Served) -> None:
     @mcp.tool(task=True)
     async def host() -> str:
         return get_http_request().url.path
 
+    @mcp.tool(task=True)
+    async def path(request: Request = CurrentRequest()) -> str:
+        return request.url.path
+
     assert await said(mcp, "host") == "Error calling tool 'host': No active HTTP request found."
+    async with modern_of(mcp) as client:
+        failed = await done(client, "path")
+    assert "Failed to resolve dependency 'request'" in failed["error"]["message"]
+
+
+@feature(
+    "`ctx.send_notification`, `ctx.enable_components`, `ctx.disable_components`",
+    peer="raise an error",
+    here="components are enabled or disabled for the session; notifications about changed lists and "
+    "resources are not sent, because a task has no connection",
+)
+async def test_a_task_changes_what_its_session_sees_without_a_notification(
+    mcp: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    @mcp.tool(task=True)
+    async def hide(ctx: Context) -> None:
+        await ctx.disable_components(names={"hidden"}, components={"tool"})
+        updated = ResourceUpdatedNotificationParams(uri="file:///a")
+        await ctx.send_notification(ResourceUpdatedNotification(params=updated))
+
+    @mcp.tool
+    async def hidden() -> None: ...
+
+    async with serving(mcp.http_app(path="/mcp")) as url, Client2025(url) as core:
+        assert len((await core.send("tools/list")).result["tools"]) == 2
+        with caplog.at_level(logging.INFO, "perdure.fastmcp"):
+            hiding = await core.start("hide")
+            await core.until(hiding, "completed")
+        assert len((await core.send("tools/list")).result["tools"]) == 1
+    assert [each for each in caplog.messages if "is not sent" in each] == [
+        f"notifications/{what} is not sent, because task {hiding} has no connection"
+        for what in ("tools/list_changed", "resources/updated")
+    ]
+
+
+# Logs and encryption
+
+
+@pytest.mark.parametrize("minimum", [None, "warning"])
+async def test_the_log_of_an_encrypted_task_is_not_in_that_of_the_server(
+    minimum: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    mcp: Served = FastMCP("root", client_log_level=minimum)
+    extension = TasksExtension(
+        "memory:", runtime=FAST_CONFIG, encrypt="everything", encryption_keys=[new_key()]
+    )
+    mcp.add_extension(extension)
+
+    @mcp.tool(task=True)
+    async def talk(ctx: Context) -> None:
+        await ctx.info("a secret", extra={"page": "another secret"})
+        await ctx.log("a third secret", level="error", logger_name="own")
+
+    with caplog.at_level(logging.DEBUG):
+        async with modern_of(mcp) as client:
+            await done(client, "talk")
+            store = extension.tasks.runtime.store
+            (record,) = await store.storage.page(TASKS, limit=2, now=store.clock())
+    entries = Snapshot.from_record(record, store.keys).task.log.entries
+    stored = [(entry.level, entry.message, entry.logger) for entry in entries]
+    expected = [
+        ("info", {"msg": "a secret", "extra": {"page": "another secret"}}, None),
+        ("error", {"msg": "a third secret", "extra": None}, "own"),
+    ]
+    assert stored == (expected if minimum is None else expected[1:])
+    assert "secret" not in str([vars(record) for record in caplog.records])

@@ -15,6 +15,8 @@ from fastmcp.tools import Tool, forward
 from fastmcp.tools.base import ToolResult
 from fastmcp.tools.tool_transform import ArgTransformConfig, ToolTransformConfig
 
+from perdure.tasks.encryption import new_key
+
 from .. import task_edits
 from ..markers import row
 from ..mcp.raw_clients import Client2025, Client2026
@@ -157,6 +159,30 @@ async def test_an_unexpected_error_of_middleware_of_a_mounted_server_is_masked(a
     assert text_of(refused.result) == "Error calling tool 'sub_nap'"
 
 
+@row(123)
+async def test_a_refusal_by_middleware_of_a_mounted_server_is_logged_without_the_contents_of_the_call(
+    anyio_backend: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Failing(Middleware):
+        async def on_call_tool(self, context: Any, call_next: Any) -> Any:
+            raise PermissionError(f"refused {context.message.arguments}")
+
+    shop = ToolServer(encryption_keys=[new_key()], encrypt="everything")
+    sub: FastMCP[Any] = FastMCP("sub")
+    sub.add_middleware(Failing())
+
+    @sub.tool(task=True)
+    async def nap(label: str) -> None: ...
+
+    shop.server.mount(sub, namespace="sub")
+    async with opened(shop) as url, Client2026(url) as modern:
+        refused = await modern.call("sub_nap", {"label": "canary"})
+        assert (refused.result["isError"], await shop.count()) == (True, 0)
+    assert "a call of tool 'sub_nap' failed before a task was created" in caplog.text
+    assert "PermissionError" in caplog.text
+    assert "canary" not in caplog.text + "".join(capfd.readouterr())
+
+
 async def test_what_middleware_of_a_mounted_server_makes_of_the_arguments_is_what_the_tool_gets(
     shop: ToolServer, mounted: FastMCP[Any]
 ) -> None:
@@ -176,7 +202,7 @@ async def test_arguments_that_middleware_changes_behind_a_transformation_are_ref
     async with opened(shop) as url, Client2026(url) as modern:
         refused = await modern.call("renamed", {"text": "by nobody"})
         assert (refused.result["isError"], await shop.count()) == (True, 0)
-    assert "Middleware changes arguments" in text_of(refused.result)
+    assert "Middleware changed the arguments of " in text_of(refused.result)
 
 
 async def test_what_middleware_of_a_mounted_server_answers_is_the_answer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import AsyncGenerator
@@ -70,6 +71,11 @@ class Program:
         self._process.send_signal(signal.SIGKILL)
         await self._process.wait()
 
+    async def stop(self) -> int:
+        """Send SIGTERM, and return the exit code."""
+        self._process.terminate()
+        return await self._process.wait()
+
 
 @asynccontextmanager
 async def program(storage: str, *options: str) -> AsyncGenerator[Program]:
@@ -107,6 +113,22 @@ async def test_a_killed_server_runs_its_tools_again_by_name(tmp_path: Path) -> N
 
     assert text_of(done["result"]) == "from 3, attempt 2"
     assert "lost" in lost["error"]["message"]
+
+
+async def test_a_server_that_is_stopped_hands_back_its_tasks(tmp_path: Path) -> None:
+    """FastMCP's own `run` leaves its lifespan, in which tasks run, after uvicorn has raised SIGTERM again."""
+    storage = f"sqlite:///{tmp_path / 'tasks.db'}"
+    async with program(storage) as first, Client2026(first.url) as client:
+        again, never = await client.start("steady"), await client.start("once")
+        await reached(client, again)
+        await reached(client, never)
+        assert await first.stop() == -signal.SIGTERM
+    assert os.listdir(tmp_path) == ["tasks.db"]  # noqa: PTH208 (asks a local disk)
+    async with program(storage) as second, Client2026(second.url) as client:
+        done = await wait_for_status(lambda: client.get(again), "completed", "failed", seconds=30)
+        stopped = await client.get(never)
+    assert text_of(done["result"]) == "from 3, attempt 2"
+    assert stopped["error"]["message"].startswith("the worker was shut down")
 
 
 async def test_a_server_over_stdin_and_stdout_makes_tasks(tmp_path: Path) -> None:

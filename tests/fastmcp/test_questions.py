@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import fastmcp
 import pytest
-from fastmcp import Context
+from fastmcp import Context, FastMCP
 from fastmcp.client.elicitation import ElicitResult
 from mcp_types import ElicitRequest, ElicitRequestFormParams, InputRequiredResult
 
 from perdure import current_task
-from perdure.fastmcp import TaskOptions
+from perdure.fastmcp import TaskOptions, TasksExtension
 
 from ..conditions import wait_until
 from ..markers import row
-from ..mcp.raw_clients import Json
-from ..mcp.tool_helpers import NAME_FORM, text_of
+from ..mcp.raw_clients import Client2026, Json
+from ..mcp.tool_helpers import FAST_CONFIG, NAME_FORM, text_of
 from .features import feature
 from .served import Served, done, modern_of
 
@@ -25,9 +26,9 @@ pytestmark = pytest.mark.anyio
 
 @row(121)
 @feature(
-    "the guard pattern: return `InputRequiredResult`",
-    peer="the task asks; the tool runs again with `ctx.input_responses` and `ctx.request_state`; partial "
-    "answers wait; a round without questions is an error of the tool",
+    "a tool that returns `InputRequiredResult` (guard pattern)",
+    peer="the task asks; when all questions are answered, the tool runs again with `ctx.input_responses` and "
+    "`ctx.request_state`; a result without questions is an error of the tool",
 )
 async def test_a_guard_asks_and_runs_again_with_the_answers(mcp: Served) -> None:
     def form(message: str) -> ElicitRequest:
@@ -67,7 +68,8 @@ async def test_a_guard_asks_and_runs_again_with_the_answers(mcp: Served) -> None
         await client.update(task_id, {again: _named("yes")})
         assert text_of((await client.until(task_id, "completed"))["result"]) == "Ada and Bob, yes"
         nothing = (await done(client, "empty"))["result"]
-    assert (nothing["isError"], text_of(nothing)) == (True, "The tool requires input, but asks no question")
+    problem = "The tool requires input, but its result contains no input requests"
+    assert (nothing["isError"], text_of(nothing)) == (True, problem)
 
 
 def _named(name: str) -> Json:
@@ -80,6 +82,47 @@ def _named(name: str) -> Json:
     peer="refused in a task",
     here="works; the question and its answer survive a restart",
 )
+async def test_an_answer_survives_the_restart_of_the_server(tmp_path: Path) -> None:
+    starts: list[int] = []
+
+    async def book(ctx: Context) -> str:
+        starts.append(current_task().attempt)
+        name: Any = await ctx.elicit("Who?", str)
+        size: Any = await ctx.elicit("Which?", ["small", "large"])
+        return f"{name.data}, {size.data}"
+
+    def made() -> Served:
+        server: Served = FastMCP("root")
+        server.add_extension(TasksExtension(f"sqlite:///{tmp_path / 'tasks.db'}", runtime=FAST_CONFIG))
+        server.tool(book, task=True)
+        return server
+
+    async def answer(client: Client2026, task_id: str, message: str, value: str) -> None:
+        asked: Json = {}
+
+        async def is_asked() -> bool:
+            asked.update((await client.get(task_id)).get("inputRequests", {}))
+            return message in [each["params"]["message"] for each in asked.values()]
+
+        await wait_until(is_asked)
+        (key,) = (key for key, each in asked.items() if each["params"]["message"] == message)
+        await client.update(task_id, {key: {"action": "accept", "content": {"value": value}}})
+
+    async with modern_of(made()) as client:
+        task_id = await client.start("book")
+        await answer(client, task_id, "Who?", "Ada")
+        await wait_until(lambda: client_sees(client, task_id, "Which?"))
+    async with modern_of(made()) as client:
+        await answer(client, task_id, "Which?", "large")
+        assert text_of((await client.until(task_id, "completed"))["result"]) == "Ada, large"
+    assert len(starts) > 1
+
+
+async def client_sees(client: Client2026, task_id: str, message: str) -> bool:
+    return message in str((await client.get(task_id)).get("inputRequests"))
+
+
+@row(121)
 async def test_a_tool_asks_where_it_needs_the_answer(mcp: Served) -> None:
     starts: list[int] = []
 

@@ -19,6 +19,7 @@ from fastmcp.exceptions import ToolError
 from fastmcp.server import create_proxy
 from fastmcp.server.providers.proxy import ProxyProvider, ProxyTool
 from fastmcp.tools import Tool
+from fastmcp.tools.tool_transform import forward
 from fastmcp.utilities.tasks import TaskConfig
 from fastmcp_tasks.dependencies import CurrentDocket, CurrentWorker
 
@@ -26,9 +27,11 @@ from perdure import Task, Tasks
 from perdure.fastmcp import TaskOptions, TasksExtension
 from perdure.tasks.errors import InvalidValue
 
+from ..conditions import wait_until
 from ..mcp.raw_clients import Client2026, serving
 from .features import feature
 from .served import Served, said
+from .tool_server import ToolServer, opened
 
 pytestmark = pytest.mark.anyio
 
@@ -47,12 +50,21 @@ async def refused(server: Served) -> str:
 
 @feature(
     "`TasksExtension(url=...)`",
-    peer="Redis or memory; `FASTMCP_DOCKET_URL` without an URL",
-    here="each database of perdure, also as the first argument; `PERDURE_URL` without an URL",
+    peer="Redis or memory; the default is `FASTMCP_DOCKET_URL`",
+    here="any database that perdure supports; also accepted as the first argument; the default is "
+    "`PERDURE_URL`; with `memory://name`, each extension has its own memory",
 )
-async def test_the_url_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PERDURE_URL", "memory:")
-    for extension in (TasksExtension(), TasksExtension("memory:"), TasksExtension(url="memory://")):
+async def test_the_url_may_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, third = (f"sqlite:///{tmp_path}/{number}.db" for number in (1, 2, 3))
+    monkeypatch.setenv("PERDURE_URL", first)
+    for extension, databases in (
+        (TasksExtension("memory:"), 0),
+        (TasksExtension(url="memory://"), 0),
+        (TasksExtension(url="memory://tests"), 0),
+        (TasksExtension(), 1),
+        (TasksExtension(second), 2),
+        (TasksExtension(url=third), 3),
+    ):
         mcp: Served = FastMCP("root")
         mcp.add_extension(extension)
 
@@ -61,6 +73,18 @@ async def test_the_url_may_come_from_the_environment(monkeypatch: pytest.MonkeyP
             return ctx.is_background_task
 
         assert await said(mcp, "where") == "true"
+        assert databases_in(tmp_path) == {f"{number}.db" for number in range(1, databases + 1)}
+
+
+def databases_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.glob("*.db")}
+
+
+async def test_extensions_with_one_name_of_a_memory_do_not_share_it() -> None:
+    first, second = ToolServer("memory://tests"), ToolServer("memory://tests")
+    async with opened(first) as url, opened(second), Client2026(url) as client:
+        await client.start("hold")
+        assert (await first.count(), await second.count()) == (1, 0)
 
 
 def test_without_a_url_a_warning_says_that_tasks_are_kept_in_memory(
@@ -68,33 +92,80 @@ def test_without_a_url_a_warning_says_that_tasks_are_kept_in_memory(
 ) -> None:
     monkeypatch.delenv("PERDURE_URL", raising=False)
     TasksExtension()
-    assert caplog.messages == ["tasks are kept in memory, until the server stops; give TasksExtension a URL"]
+    assert caplog.messages == [
+        "tasks are lost when the server stops; pass TasksExtension a URL, or set PERDURE_URL"
+    ]
 
 
 @feature(
-    "`TasksExtension(concurrency=...)` and the other options",
-    peer="10 by default; `name`, `worker_name`, `redelivery_timeout`, `reconnection_delay`, "
+    "`TasksExtension(concurrency=...)`",
+    peer="how many tasks run at once in a process, by default 10",
+    here="the same, by default 64",
+)
+@pytest.mark.parametrize(("options", "at_once"), [({"concurrency": 3}, 3), ({}, 64)])
+async def test_as_many_tasks_run_at_once_as_the_extension_says(options: Any, at_once: int) -> None:
+    shop = ToolServer(**options)
+    async with opened(shop) as url, Client2026(url) as client:
+        tasks = [await client.start("hold") for _ in range(at_once + 2)]
+        await wait_until(lambda: len(shop.ran) == at_once)
+        assert (await client.get(tasks[-1]))["status"] == "working"
+        assert len(shop.ran) == at_once
+        shop.gate.set()
+        await client.until(tasks[-1], "completed")
+    assert len(shop.ran) == at_once + 2
+
+
+@feature(
+    "`name`, `worker_name` and other options of docket",
+    peer="options of the extension, like `redelivery_timeout`, `reconnection_delay` and "
     "`minimum_check_interval`",
-    here="64 by default; the others are refused with the reason; the options of `Tasks` are accepted",
+    here="refused with a reason; the extension accepts the options of `Tasks` instead",
 )
 @pytest.mark.parametrize(
     ("options", "because"),
     [
         (
             {"name": "queue"},
-            "name: is an option of fastmcp-tasks; perdure keeps the tasks of each server apart",
+            "name: is an option of fastmcp-tasks, but not of perdure; perdure keeps tasks apart by the name",
         ),
-        ({"worker_name": "one"}, "worker_name: is an option of fastmcp-tasks; perdure names its workers"),
-        ({"redelivery_timeout": timedelta(1)}, "perdure notices a lost worker by its heartbeat"),
-        ({"reconnection_delay": timedelta(1)}, "perdure reconnects by itself"),
-        ({"minimum_check_interval": timedelta(1)}, "perdure is woken by the database"),
+        (
+            {"worker_name": "one"},
+            "worker_name: is an option of fastmcp-tasks, but not of perdure; perdure generates the",
+        ),
+        ({"redelivery_timeout": timedelta(1)}, "set heartbeat_interval in RuntimeConfig"),
+        ({"reconnection_delay": timedelta(1)}, "perdure reconnects automatically"),
+        (
+            {"minimum_check_interval": timedelta(1)},
+            "to change how often workers read the queue, set queue_poll_interval",
+        ),
     ],
 )
 def test_an_option_of_docket_is_refused_with_the_reason(options: Any, because: str) -> None:
-    TasksExtension("memory:", concurrency=3, ttl=timedelta(hours=1))
+    TasksExtension("memory:", ttl=timedelta(hours=1))
+    unset: dict[str, Any] = dict.fromkeys(options)
+    TasksExtension("memory:", **unset)
     with pytest.raises(InvalidValue) as raised:
         TasksExtension("memory:", **options)
     assert because in str(raised.value)
+
+
+@pytest.mark.parametrize("made", [TasksExtension, Tasks])
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("heartbeat_interval", "; pass runtime=RuntimeConfig(heartbeat_interval=...)"),
+        ("max_tasks", "; pass store=StoreConfig(max_tasks=...)"),
+        ("allow_anonymous", ""),
+        ("speed", ""),
+    ],
+)
+def test_an_unknown_option_is_refused_with_the_place_where_it_belongs(
+    made: type[TasksExtension | Tasks], name: str, advice: str
+) -> None:
+    options: dict[str, Any] = {"concurrency": 3, name: 1}
+    with pytest.raises(TypeError) as raised:
+        made("memory:", **options)
+    assert str(raised.value) == f"{made.__name__}() got an unexpected keyword argument {name!r}{advice}"
 
 
 async def test_a_server_without_a_name_must_pin_its_application(tmp_path: Path) -> None:
@@ -114,23 +185,29 @@ async def test_a_server_without_a_name_must_pin_its_application(tmp_path: Path) 
 
 @feature(
     "`FASTMCP_DOCKET_*`, `FASTMCP_TASKS_ENCRYPTION_KEY`",
-    peer="the database, and encryption of credentials",
-    here="ignored, with a line in the log",
+    peer="configure the database, and the encryption of credentials",
+    here="ignored, with a warning in the log",
 )
 async def test_environment_variables_of_docket_are_named_in_the_log(
     mcp: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("FASTMCP_DOCKET_URL", "redis://nowhere:1")
+    monkeypatch.setenv("FASTMCP_DOCKET_NAME", "queue")
+    monkeypatch.setenv("fastmcp_docket_Concurrency", "3")
     monkeypatch.setenv("FASTMCP_TASKS_ENCRYPTION_KEY", "secret")
     app = mcp.http_app()
     with caplog.at_level(logging.WARNING, "perdure.fastmcp"):
         async with app.router.lifespan_context(app):
             pass
     assert [record.getMessage() for record in caplog.records if record.name == "perdure.fastmcp"] == [
-        "the environment variable FASTMCP_DOCKET_URL is for fastmcp-tasks and is ignored; pass the URL to "
+        "environment variable FASTMCP_DOCKET_URL is for fastmcp-tasks and is ignored; pass the URL to "
         "TasksExtension, or set PERDURE_URL",
-        "the environment variable FASTMCP_TASKS_ENCRYPTION_KEY is for fastmcp-tasks and is ignored; set "
-        "PERDURE_ENCRYPTION_KEY to a key that perdure key makes",
+        "environment variable FASTMCP_DOCKET_NAME is for fastmcp-tasks and is ignored; perdure keeps tasks "
+        "apart by the name of their server; to use another name, set application",
+        "environment variable fastmcp_docket_Concurrency is for fastmcp-tasks and is ignored; pass "
+        "concurrency to TasksExtension",
+        "environment variable FASTMCP_TASKS_ENCRYPTION_KEY is for fastmcp-tasks and is ignored; set "
+        "PERDURE_ENCRYPTION_KEY to a key from `perdure key`",
     ]
 
 
@@ -138,6 +215,7 @@ async def test_environment_variables_of_docket_are_named_in_the_log(
     ("options", "field"),
     [
         (TaskOptions(retries=-1), "retries"),
+        (TaskOptions(retry_on=(OSError,)), "retry_on"),
         (TaskOptions(timeout=0), "timeout"),
         (TaskOptions(ttl=timedelta(days=400)), "ttl"),
         (TaskConfig(poll_interval=timedelta(days=1)), "poll_interval"),
@@ -175,15 +253,15 @@ async def nested_by_docket(value: Any = DocketDepends(timeout)) -> None: ...
 
 @feature(
     "`Retry`, `Timeout`, `ConcurrencyLimit`, `CurrentDocket()` and the other parameters of docket",
-    peer="docket's own",
-    here="refused at start, with the option to use instead",
+    peer="work as in docket",
+    here="refused at startup, with the name of the option to use instead",
 )
 @pytest.mark.parametrize(
     ("function", "because"),
     [
         (
             retry,
-            "Retry, which works with fastmcp-tasks only; use task=TaskOptions(retries=..., retry_on=...)",
+            "Retry, which works only with fastmcp-tasks; use task=TaskOptions(retries=..., retry_on=...)",
         ),
         (backoff, "use task=TaskOptions(retries=..., retry_on=..., backoff=...)"),
         (timeout, "use task=TaskOptions(timeout=...)"),
@@ -194,10 +272,10 @@ async def nested_by_docket(value: Any = DocketDepends(timeout)) -> None: ...
         (key, "use ctx.task_id, or perdure.current_task().id"),
         (logger, "use ctx.info, or a logger of your own"),
         (argument, "use CallArgument of fastmcp.dependencies"),
-        (docket, "CurrentDocket, which works with fastmcp-tasks only; remove the parameter"),
-        (worker, "CurrentWorker, which works with fastmcp-tasks only; remove the parameter"),
-        (perpetual, "Perpetual, which works with fastmcp-tasks only; remove the parameter"),
-        (cron, "Cron, which works with fastmcp-tasks only; remove the parameter"),
+        (docket, "CurrentDocket, which works only with fastmcp-tasks; remove the parameter"),
+        (worker, "CurrentWorker, which works only with fastmcp-tasks; remove the parameter"),
+        (perpetual, "Perpetual, which works only with fastmcp-tasks; remove the parameter"),
+        (cron, "Cron, which works only with fastmcp-tasks; remove the parameter"),
         (nested, "use task=TaskOptions(retries=..., retry_on=...)"),
         (nested_by_docket, "use task=TaskOptions(timeout=...)"),
     ],
@@ -209,8 +287,20 @@ async def test_a_parameter_of_docket_is_refused_with_the_option_to_use_instead(
     sub.tool(function, task=True)
     mcp.mount(sub, namespace="sub")
     said = await refused(mcp)
-    assert said.startswith(f"task: 'sub_{function.__name__}' has a parameter of docket, ")
+    assert said.startswith(f"task: 'sub_{function.__name__}' has a parameter of the docket type ")
     assert because in said
+
+
+async def test_a_parameter_of_docket_in_a_transformation_is_refused_too(mcp: Served) -> None:
+    @mcp.tool(task=True)
+    async def base(number: int) -> int:
+        return number
+
+    async def twice(number: int, retry: Any = Retry(attempts=2)) -> Any:
+        return await forward(number=2 * number)
+
+    mcp.add_tool(Tool.from_tool(base, name="twice", transform_fn=twice))
+    assert (await refused(mcp)).startswith("task: 'twice' has a parameter of the docket type Retry")
 
 
 async def test_depends_of_docket_is_that_of_fastmcp(mcp: Served) -> None:
@@ -234,7 +324,7 @@ def nowhere() -> Any:
 @feature(
     "tools behind a proxy",
     peer="run within the request",
-    here="the same; one that is declared as a task is refused at start",
+    here="the same; a tool that is declared as a task is refused at startup",
 )
 async def test_a_tool_behind_a_proxy_that_is_declared_as_a_task_is_refused(mcp: Served) -> None:
     mcp.add_provider(ProxyProvider(nowhere))
@@ -243,7 +333,7 @@ async def test_a_tool_behind_a_proxy_that_is_declared_as_a_task_is_refused(mcp: 
         pass  # and there was no connection
     proxied = ProxyTool(nowhere, name="far", parameters={})
     mcp.add_tool(Tool.from_tool(proxied, name="near").model_copy(update={"task_config": TaskConfig()}))
-    assert "task: 'near' is the tool of another server, behind a proxy" in await refused(mcp)
+    assert "task: 'near' is a proxy for a tool of another server" in await refused(mcp)
 
 
 async def test_a_tool_behind_a_proxy_runs_within_the_request(mcp: Served) -> None:
@@ -269,8 +359,8 @@ async def test_a_tool_that_is_durable_by_the_decorator_of_the_sdk_is_refused(mcp
     async def nap() -> None: ...
 
     assert await refused(mcp) == (
-        "tool: 'nap' is made durable by @tasks.durable, which is for the official SDK; remove that "
-        "decorator, and write @mcp.tool(task=True)"
+        "tool: 'nap' uses @tasks.durable, which is for the official MCP SDK; remove this decorator, and "
+        "write @mcp.tool(task=True)"
     )
 
 
@@ -282,7 +372,9 @@ async def test_without_the_extension_its_call_fails_with_the_same_advice() -> No
     async def nap() -> None: ...
 
     async with fastmcp.Client(mcp) as client:
-        with pytest.raises(ToolError, match=r"call mcp.add_extension\(TasksExtension\(url\)\), from perdure"):
+        with pytest.raises(
+            ToolError, match=r"import TasksExtension from perdure.fastmcp, call mcp.add_extension"
+        ):
             await client.call_tool("nap")
 
 

@@ -6,24 +6,28 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from fastmcp import Context, FastMCP
 from fastmcp.dependencies import Depends, Progress
+from fastmcp.exceptions import ToolError
+from fastmcp.experimental.transforms.code_mode import CodeMode
 from fastmcp.server.dependencies import get_context
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.server.providers import Provider
-from fastmcp.server.transforms import ToolTransform
+from fastmcp.server.transforms import ToolTransform, Transform
 from fastmcp.server.transforms.search import RegexSearchTransform
 from fastmcp.tools import Tool
 from fastmcp.tools.base import ToolResult
 from fastmcp.tools.tool_transform import ArgTransform, ArgTransformConfig, ToolTransformConfig, forward
 from fastmcp.utilities.tasks import TaskConfig
 from fastmcp.utilities.versions import VersionSpec
+from mcp.shared.exceptions import MCPError
 
 from perdure import current_task
 from perdure.fastmcp import TaskOptions, TasksExtension
+from perdure.tasks import Success
 
 from .. import task_edits
 from ..conditions import wait_until
@@ -39,7 +43,7 @@ pytestmark = pytest.mark.anyio
 @row(121)
 @feature(
     "tools of mounted servers, nested and with prefixes",
-    peer="tasks of the server that runs",
+    peer="become tasks of the server that you run",
 )
 @pytest.mark.parametrize(
     ("options", "name"),
@@ -60,24 +64,28 @@ async def test_a_tool_of_a_mounted_server_is_a_task_by_the_name_that_clients_use
         return f"{number} {ctx.is_background_task} {ctx.fastmcp.name}"
 
     mcp.mount(sub, **options)
+    outer: Served = FastMCP("outer")
+    outer.mount(sub, **options)
+    mcp.mount(outer, namespace="out")
     async with (
         serving(mcp.http_app(path="/mcp")) as url,
         Client2026(url) as client,
         Client2025(url) as core,
     ):
-        assert text_of((await done(client, name, {"number": 1}))["result"]) == "1 True sub"
-        task_id = await core.start(name, {"number": 2})
-        answer = await core.send("tasks/result", {"taskId": task_id})
-        assert (await client.call(name, {"number": "one"})).result["isError"]
-        assert sum((await task_edits.counts(extension.tasks.runtime.store)).values()) == 2
-    assert text_of(answer.result) == "2 True sub"
+        for known in (name, f"out_{name}"):
+            assert text_of((await done(client, known, {"number": 1}))["result"]) == "1 True sub"
+            task_id = await core.start(known, {"number": 2})
+            answer = await core.send("tasks/result", {"taskId": task_id})
+            assert text_of(answer.result) == "2 True sub"
+            assert (await client.call(known, {"number": "one"})).result["isError"]
+        assert sum((await task_edits.counts(extension.tasks.runtime.store)).values()) == 4
 
 
 @row(121)
 @feature(
     "transformed tools, `mount(tool_names=...)`",
-    peer="run within the request: the transformation loses the declaration",
-    here="tasks, by the declaration of the tool from which they are transformed",
+    peer="run within the request, because the transformation loses the declaration",
+    here="become tasks if the original tool is declared as one",
 )
 async def test_a_transformed_tool_is_a_task_like_its_parent(mcp: Served, extension: TasksExtension) -> None:
     @mcp.tool(task=TaskOptions(concurrency=2))
@@ -114,6 +122,48 @@ async def test_a_transformed_tool_with_a_function_of_its_own_is_a_task(mcp: Serv
     assert await said(mcp, "next_to", {"left": 2}) == "{'result': 3}, True"
 
 
+async def test_a_tool_that_a_mounted_server_transforms_is_a_task(
+    mcp: Served, extension: TasksExtension
+) -> None:
+    """The mount has the configuration of the transformed tool, which FastMCP has lost."""
+    middle: Served = FastMCP("middle")
+    inner: Served = FastMCP("inner", mask_error_details=True)
+    inner.add_transform(ToolTransform({"nap": ToolTransformConfig(name="siesta")}))
+    inner.add_transform(ToolTransform({"stumble": ToolTransformConfig(name="trip")}))
+    middle.mount(inner, namespace="in")
+    mcp.mount(middle, namespace="mid")
+
+    async def nap(ctx: Context) -> str:
+        return f"{ctx.fastmcp.name} {ctx.is_background_task}"
+
+    inner.tool(nap, task=TaskOptions(retries=1))
+    inner.tool(stumble, task=True)
+    inner.tool(nap, name="plain")
+    async with modern_of(mcp) as client:
+        assert text_of((await client.call("mid_in_plain")).result) == "inner False"
+        assert sum((await task_edits.counts(extension.tasks.runtime.store)).values()) == 0
+        assert text_of((await done(client, "mid_in_siesta"))["result"]) == "inner True"
+        assert text_of((await done(client, "mid_in_trip"))["result"]) == "Error calling tool 'trip'"
+        inner.tool(nap, name="late", task=True)
+        inner.add_transform(ToolTransform({"late": ToolTransformConfig(name="latest")}))
+        assert text_of((await done(client, "mid_in_latest"))["result"]) == "inner True"
+
+
+async def test_a_task_whose_tool_was_removed_fails_with_the_reason(mcp: Served) -> None:
+    sub: Served = FastMCP("sub")
+
+    @sub.tool(task=TaskOptions(retries=1, retry_on=(OSError,), backoff=0.01))
+    async def nap() -> None:
+        sub.local_provider.remove_tool("nap")
+        raise OSError
+
+    mcp.mount(sub, namespace="sub")
+    async with modern_of(mcp) as client:
+        task = await done(client, "sub_nap")
+        assert (await client.call("sub_nap")).result["isError"]
+    assert "The server has removed the tool" in str(task)
+
+
 class OwnProvider(Provider):
     """A provider of the user's own, with one tool, which it has when it is open."""
 
@@ -146,8 +196,8 @@ class Doubler(Tool):
 
 @row(121)
 @feature(
-    "`Tool.from_function(task=...)`, providers, subclasses of `Tool`, catalogs (search), versions",
-    peer="tasks",
+    "`Tool.from_function(task=...)`, providers, subclasses of `Tool`, versions",
+    peer="become tasks",
 )
 async def test_tools_from_everywhere_are_tasks(mcp: Served) -> None:
     async def first(ctx: Context) -> str:
@@ -162,7 +212,6 @@ async def test_tools_from_everywhere_are_tasks(mcp: Served) -> None:
     mcp.add_tool(Doubler(name="doubled", parameters=schema, task_config=TaskConfig()))
     mcp.tool(first, name="versioned", version="1", task=True)
     mcp.tool(second, name="versioned", version="2", task=True)
-    mcp.add_transform(RegexSearchTransform())
     async with modern_of(mcp) as client:
         for tool, arguments, text in (
             ("made", {}, "first True"),
@@ -178,11 +227,91 @@ async def test_tools_from_everywhere_are_tasks(mcp: Served) -> None:
     assert text_of(task["result"]) == "first True"
 
 
+class OneCall:
+    """A sandbox whose program is the name of a tool, which it calls."""
+
+    async def run(
+        self,
+        code: str,
+        *,
+        inputs: Json | None = None,
+        external_functions: dict[str, Callable[..., Any]] | None = None,
+    ) -> str:
+        assert external_functions is not None
+        return str(await external_functions["call_tool"](code, {}))
+
+
 @row(121)
 @feature(
-    "tools that are added after the start",
-    peer="run within the request",
-    here="tasks",
+    "catalogs: search transforms, `CodeMode`",
+    peer="direct calls of the tools behind a catalog become tasks; calls through `call_tool` or `execute` of "
+    "the catalog run within the request",
+)
+@pytest.mark.parametrize(
+    ("catalog", "tools", "search", "call"),
+    [
+        (
+            RegexSearchTransform(),
+            {"search_tools", "call_tool"},
+            ("search_tools", Json(pattern="nap")),
+            ("call_tool", Json(name="nap", arguments=Json())),
+        ),
+        (
+            CodeMode(sandbox_provider=OneCall()),
+            {"search", "get_schema", "execute"},
+            ("search", Json(query="nap")),
+            ("execute", Json(code="nap")),
+        ),
+    ],
+    ids=["search", "CodeMode"],
+)
+async def test_the_tools_behind_a_catalog_are_tasks(
+    mcp: Served,
+    extension: TasksExtension,
+    catalog: Transform,
+    tools: set[str],
+    search: tuple[str, Json],
+    call: tuple[str, Json],
+) -> None:
+    @mcp.tool(task=True)
+    async def nap(ctx: Context) -> str:
+        return f"slept, {ctx.is_background_task}"
+
+    mcp.add_transform(catalog)
+    async with modern_of(mcp) as client:
+        assert {tool["name"] for tool in (await client.send("tools/list")).result["tools"]} == tools
+        assert "nap" in text_of((await client.call(*search)).result)
+        assert "slept, False" in text_of((await client.call(*call)).result)
+        assert sum((await task_edits.counts(extension.tasks.runtime.store)).values()) == 0
+        assert text_of((await done(client, "nap"))["result"]) == "slept, True"
+
+
+async def test_a_version_of_a_tool_is_submitted_by_the_name_of_its_function(
+    mcp: Served, extension: TasksExtension
+) -> None:
+    """Also if the tool is one of a mounted server, and no client has called it."""
+    sub: Served = FastMCP("sub")
+    for version in ("1", "2"):
+
+        @sub.tool(name="versioned", version=version, task=True)
+        async def versioned(ctx: Context, name: str, version: str = version) -> str:
+            return f"{name} {version} {ctx.is_background_task}"
+
+    mcp.mount(sub, namespace="sub")
+    async with modern_of(mcp):
+        runtime = extension.tasks.runtime
+        for version in ("1", "2"):
+            made = await runtime.submit(f"sub_versioned@{version}", {"name": "Ada"})
+            outcome = (await runtime.wait(made.task.owner, made.task.task_id, 20)).task.outcome
+            assert isinstance(outcome, Success)
+            assert text_of(cast("Json", outcome.value)) == f"Ada {version} True"
+
+
+@row(121)
+@feature(
+    "tools that are added after the server has started",
+    peer="a call by a client that supports tasks gets an error; other calls run within the request",
+    here="become tasks",
 )
 async def test_a_tool_that_is_added_while_the_server_runs_is_a_task(mcp: Served) -> None:
     sub: Served = FastMCP("sub")
@@ -217,11 +346,10 @@ async def test_a_tool_that_cannot_be_a_task_does_not_hide_the_others(mcp: Served
 
 @feature(
     "middleware",
-    peer="that of the server that runs sees the call once, and the task as its result; that of mounted "
-    "servers does not run for tasks, so that its checks are lost",
-    here="that of the server that runs sees the call once, and the task as its result; that of mounted "
-    "servers runs too, before the task is created: it can refuse, "
-    "answer or change the call, but sees no result",
+    peer="middleware of the server that you run sees the call once, with the task as its result; middleware "
+    "of mounted servers does not run for tasks, so its checks are skipped",
+    here="the same for the server that you run; middleware of mounted servers runs too, before the task is "
+    "created: it can refuse, answer or change the call, but does not see the tool's result",
 )
 async def test_middleware_of_the_root_and_of_mounted_servers_sees_the_task(mcp: Served) -> None:
     seen: list[str] = []
@@ -253,7 +381,7 @@ async def test_middleware_of_the_root_and_of_mounted_servers_sees_the_task(mcp: 
 @row(121)
 @feature(
     "calls by tools and middleware (`ctx.fastmcp.call_tool`)",
-    peer="run within the call; an error if the tool is `required`",
+    peer="run within the calling tool or middleware; an error if the called tool is `required`",
 )
 async def test_a_call_by_a_tool_is_not_a_task(mcp: Served, extension: TasksExtension) -> None:
     @mcp.tool(task=TaskConfig(mode="required"))
@@ -277,46 +405,58 @@ async def test_a_call_by_a_tool_is_not_a_task(mcp: Served, extension: TasksExten
         plain = text_of((await client.call("plain", {"tool": "required"})).result)
         assert sum((await task_edits.counts(extension.tasks.runtime.store)).values()) == 2
     assert "False" in inside
-    assert "runs as a task only" in refused
-    assert "runs as a task only" in plain
+    assert "can only run as a task; call it from a client" in refused
+    assert "can only run as a task; call it from a client" in plain
 
 
 # Errors
 
 
+async def stumble() -> None:
+    raise ValueError("secret")
+
+
+async def fail() -> None:
+    raise ToolError("there is no paper")
+
+
+async def break_off() -> None:
+    raise MCPError(-32042, "it broke off", {"at": 1})
+
+
+def broken() -> str:
+    raise OSError("no database")
+
+
+async def needs(value: str = Depends(broken)) -> str:
+    return value
+
+
 @row(121)
 @feature(
     "errors",
-    peer="`ToolError` as it is; others masked where the server masks; `MCPError` fails the task with code "
-    "and data; so does a dependency that cannot be resolved",
+    peer="`ToolError` is passed on; other errors are masked if the server masks errors; a task fails if its "
+    "tool raises `MCPError`, whose code and data are kept, or if a dependency cannot be resolved",
 )
 async def test_errors_are_those_of_fastmcp(mcp: Served) -> None:
     sub: Served = FastMCP("sub", mask_error_details=True)
-
-    def broken() -> str:
-        raise OSError("no database")
-
-    def add(server: Served, name: str, function: Callable[..., Any]) -> None:
-        server.tool(function, name=name, task=True)
-
-    async def stumble() -> None:
-        raise ValueError("secret")
-
-    async def needs(value: str = Depends(broken)) -> str:
-        return value
-
-    for server in (mcp, sub):
-        add(server, "stumble", stumble)
-        add(server, "needs", needs)
+    for function in (stumble, fail, break_off, needs):
+        mcp.tool(function, task=True)
+        sub.tool(function, task=True)
     mcp.mount(sub, namespace="sub")
     async with modern_of(mcp) as client:
         for name, text in (
             ("stumble", "Error calling tool 'stumble': secret"),
             ("sub_stumble", "Error calling tool 'stumble'"),
+            ("fail", "there is no paper"),
+            ("sub_fail", "there is no paper"),
         ):
             task = await done(client, name)
-            assert (task["status"], text_of(task["result"])) == ("completed", text)
+            assert (task["status"], task["result"]["isError"]) == ("completed", True)
+            assert text_of(task["result"]) == text
+        thrown = [(await done(client, name))["error"] for name in ("break_off", "sub_break_off")]
         open_, masked = await done(client, "needs"), await done(client, "sub_needs")
+    assert thrown == [{"code": -32042, "message": "it broke off", "data": {"at": 1}}] * 2
     assert (open_["status"], open_["error"]["code"]) == ("failed", -32603)
     assert "Failed to resolve dependency 'value'" in open_["error"]["message"]
     assert masked["error"] == {"code": -32603, "message": "Error calling tool 'needs'"}

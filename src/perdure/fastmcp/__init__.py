@@ -1,18 +1,15 @@
-"""Durable tasks for servers of FastMCP: `pip install 'perdure[fastmcp]'`.
+"""Durable tasks for FastMCP servers: `mcp.add_extension(TasksExtension(url))`, then `@mcp.tool(task=True)`.
 
-from fastmcp import Context, FastMCP
-from perdure.fastmcp import TasksExtension
-
-mcp = FastMCP("reports")
-mcp.add_extension(TasksExtension("sqlite:///tasks.db"))
-
-@mcp.tool(task=True)
-async def build_report(year: int, ctx: Context) -> str: ...
-
-Importing this package lets each `fastmcp.Client` wait for tasks, as importing `fastmcp_tasks` does.
+This package requires the `fastmcp` extra. After it is imported, every `fastmcp.Client` waits for the tasks
+that its calls create, unless it loses its connection. `perdure.ClientTasks` reconnects too.
 """
 
-from .extension import TasksExtension
-from .options import TaskOptions
+from ..storage.install_advice import without_extra
+
+try:
+    from .extension import TasksExtension
+    from .options import TaskOptions
+except ModuleNotFoundError as error:
+    raise without_extra("fastmcp", error) from error
 
 __all__ = ["TaskOptions", "TasksExtension"]

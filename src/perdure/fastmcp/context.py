@@ -1,55 +1,54 @@
-"""FastMCP's own `Context` and `Progress` for a tool that runs in a task, outside of any request.
-
-The tool runs as FastMCP runs it: dependencies are resolved and closed around its body. Only the session under
-the context and the progress are ours.
-"""
+"""The `Context` and the `Progress` of FastMCP for a tool that runs in a task, outside of any request."""
 
 from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
-from functools import lru_cache, wraps
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import lru_cache, partial, wraps
+from inspect import Parameter
 from typing import Any, cast
 
 from fastmcp import Context, FastMCP
-from fastmcp.dependencies import Dependency, Depends, Progress
+from fastmcp.dependencies import Depends, Progress, Shared
 from fastmcp.server import elicitation
-from fastmcp.server.dependencies import InMemoryProgress, bind_request_context, get_context
-from fastmcp.utilities.async_utils import is_coroutine_function
-from fastmcp.utilities.types import get_function_type_hints
+from fastmcp.server.dependencies import InMemoryProgress, bind_request_context
 from mcp.server.context import ServerRequestContext
+from mcp_types import ServerNotification
 from pydantic import RootModel
 from uncalled_for import get_dependency_parameters
 
 from ..mcp.wire import JsonObject
 from ..runtime import Task, current_task
+from ..tasks import LogLevel
+from ..tasks.task_log import LOG_LEVELS
+
+log = logging.getLogger("perdure.fastmcp")
 
 AnyFunction = Callable[..., Any]
 
 MAX_CACHED_FUNCTIONS = 5000
-"""As many as FastMCP keeps: it prepares a function once, and would prepare a new copy at each run."""
+"""The size of FastMCP's cache of prepared functions, and of perdure's caches of functions to prepare."""
 
-_DEPENDS = type(cast("object", Depends(lambda: None)))
+_DEPENDS = type(cast("object", Depends(lambda: None))), type(cast("object", Shared(lambda: None)))
 
 
 class TaskCreated(RootModel[JsonObject]):
-    """The answer to a call that became a task, as middleware of FastMCP sees it."""
+    """The result that FastMCP middleware receives for a call that has become a task."""
 
 
 class TaskContext(Context):
-    """The context of a tool that runs in a task."""
+    """The FastMCP context of a tool that runs in a task."""
 
     def __init__(self, server: FastMCP[Any], request: ServerRequestContext[Any, Any], task: Task) -> None:
         super().__init__(server, request.session, task_id=task.id, origin_request_id=str(request.request_id))
-        self._request = request
-        self.has_started = False
-        """Whether the body of the tool was reached. Before it, dependencies are resolved."""
+        self._request, self._task = request, task
 
     @asynccontextmanager
     async def entered(self) -> AsyncGenerator[None]:
-        """Make this the current context."""
+        """Make this the current context until the `async with` block ends."""
         with bind_request_context(self._request):
             await super().__aenter__()
             try:
@@ -58,20 +57,34 @@ class TaskContext(Context):
                 await super().__aexit__(None, None, None)  # pyright: ignore[reportUnknownMemberType]
 
     async def __aexit__(self, *_: object) -> None:
-        """Do nothing: `CurrentContext()` leaves the context of a task, before other dependencies end."""
+        """Do nothing. `CurrentContext()` exits the context while other dependencies may still need it."""
 
-    async def elicit(  # pyright: ignore[reportIncompatibleMethodOverride], which has overloads
+    async def log(
         self,
         message: str,
-        response_type: Any,  # noqa: ANN401
-        *,
-        response_title: str | None = None,
-        response_description: str | None = None,
+        level: LogLevel | None = None,
+        logger_name: str | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Store a message with the task. FastMCP would write it to the log of the server too."""
+        level, minimum = level or "info", self.fastmcp.client_log_level
+        if not self._task.is_encrypted:
+            await super().log(message, level, logger_name, extra)
+        elif minimum is None or LOG_LEVELS.index(level) >= LOG_LEVELS.index(minimum):
+            await self._task.log(level, {"msg": message, "extra": extra}, logger=logger_name)
+
+    async def send_notification(self, notification: ServerNotification) -> None:
+        """Send a notification. Drop it if it is about a changed list or resource: there is no connection."""
+        if notification.method.endswith(("/list_changed", "/updated")):
+            log.info("%s is not sent, because task %s has no connection", notification.method, self._task.id)
+        else:
+            await super().send_notification(notification)
+
+    async def elicit(  # pyright: ignore[reportIncompatibleMethodOverride], which has overloads
+        self, message: str, response_type: object, **titles: str | None
     ) -> Any:  # noqa: ANN401
         """Ask the user for a form. The question and its answer are stored with the task."""
-        config = elicitation.parse_elicit_response_type(
-            response_type, response_title=response_title, response_description=response_description
-        )
+        config = elicitation.parse_elicit_response_type(response_type, **titles)
         result = await self.session.elicit(message, config.schema, self.request_id)
         if result.action == "accept":
             return elicitation.handle_elicit_accept(config, result.content)
@@ -80,105 +93,57 @@ class TaskContext(Context):
 
 
 class TaskProgress(InMemoryProgress, Progress):
-    """The progress of a task."""
+    """A FastMCP `Progress` that is stored as the progress of the task."""
 
     async def __aenter__(self) -> TaskProgress:
-        return TaskProgress()  # the one in the signature of the tool is shared by all of its calls
+        return TaskProgress()  # all calls of the tool share the object in its signature
 
     async def set_total(self, total: int) -> None:
-        await super().set_total(total)
-        await self._report()
+        await self._report(super().set_total(total))
 
     async def increment(self, amount: int = 1) -> None:
-        await super().increment(amount)
-        await self._report()
+        await self._report(super().increment(amount))
 
     async def set_message(self, message: str | None) -> None:
-        await super().set_message(message)
-        await self._report()
+        await self._report(super().set_message(message))
 
-    async def _report(self) -> None:
+    async def _report(self, change: Awaitable[None]) -> None:
+        await change
         await current_task().report_progress(self.current or 0, self.total, self.message)
 
 
 @lru_cache(maxsize=MAX_CACHED_FUNCTIONS)
 def for_task(function: AnyFunction) -> AnyFunction:
-    """Return the function of a tool for its runs in tasks.
-
-    It notes that it was reached, and its `Progress` is that of the task, also in a `Depends`.
-    """
-    if is_coroutine_function(function):
-
-        @wraps(function)
-        async def run(*args: object, **kwargs: object) -> object:
-            _note_start()
-            return await function(*args, **kwargs)
-
-        body: AnyFunction = run
-    else:
-
-        @wraps(function)
-        def run_in_thread(*args: object, **kwargs: object) -> object:
-            _note_start()
-            return function(*args, **kwargs)
-
-        body = run_in_thread
-    return with_signature(body, function, _replaced(get_dependency_parameters(function)))
-
-
-def _note_start() -> None:
-    cast("TaskContext", get_context()).has_started = True
-
-
-@lru_cache(maxsize=MAX_CACHED_FUNCTIONS)
-def _factory_for_task(factory: AnyFunction) -> AnyFunction:
-    """Return the function of a `Depends`, with the progress of the task in place of `Progress`."""
-    replaced = _replaced(get_dependency_parameters(factory))
+    """Return the function of a tool or a `Depends`, with a `TaskProgress` for each `Progress` parameter."""
+    replaced = _replaced(get_dependency_parameters(function))
     if not replaced:
-        return factory
-
-    @wraps(factory)
-    def call(*args: object, **kwargs: object) -> object:
-        return factory(*args, **kwargs)
-
-    return with_signature(call, factory, replaced)
+        return function
+    adapted: Any = wraps(function)(partial(function))  # FastMCP still sees whether it is a coroutine function
+    signature = inspect.signature(function)
+    kept = [each for name, each in signature.parameters.items() if name not in replaced]
+    added = [Parameter(name, Parameter.KEYWORD_ONLY, default=each) for name, each in replaced.items()]
+    adapted.__signature__ = signature.replace(parameters=sorted([*kept, *added], key=lambda each: each.kind))
+    hints: Mapping[str, Any] = getattr(function, "__annotations__", {})
+    adapted.__annotations__ = {name: hint for name, hint in hints.items() if name not in replaced}
+    return cast("AnyFunction", adapted)
 
 
 def _replaced(dependencies: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the dependencies that are others in a task."""
+    """Return the dependencies that must be replaced in a task, with their replacements."""
     found = {name: _dependency_for_task(each) for name, each in dependencies.items()}
     return {name: each for name, each in found.items() if each is not dependencies[name]}
 
 
 def _dependency_for_task(dependency: Any) -> Any:  # noqa: ANN401
-    if type(dependency) is Progress:
+    if isinstance(dependency, Progress) and type(dependency).__aenter__ is Progress.__aenter__:
         return TaskProgress()
     if not isinstance(dependency, _DEPENDS):
         return dependency
     depends = cast("Any", dependency)
-    factory = _factory_for_task(depends.factory)
-    bindings = _replaced(
-        {name: each for name, each in depends.bindings.items() if isinstance(each, Dependency)}
-    )
+    given = getattr(depends, "bindings", {})  # `Shared` has none
+    factory, bindings = for_task(depends.factory), _replaced(given)
     if factory is depends.factory and not bindings:
         return dependency
     changed = copy.copy(depends)
-    changed.factory, changed.bindings = factory, {**depends.bindings, **bindings}
+    changed.factory, changed.bindings = factory, {**given, **bindings}
     return changed
-
-
-def with_signature(
-    wrapper: AnyFunction, function: AnyFunction, dependencies: Mapping[str, object] = {}
-) -> AnyFunction:
-    """Give a wrapper the signature of its function, with these dependencies in place of the function's."""
-    signature, described = inspect.signature(function), cast("Any", wrapper)
-    parameters = dict(signature.parameters)
-    for name, each in dependencies.items():
-        parameters[name] = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=each)
-    ordered = sorted(parameters.values(), key=lambda each: each.kind)
-    described.__signature__ = signature.replace(parameters=ordered)
-    hints: dict[str, Any] = dict(getattr(function, "__annotations__", {}))
-    with suppress(Exception):  # FastMCP too takes them as they are written if they cannot be resolved
-        hints = get_function_type_hints(function)
-    described.__annotations__ = {name: hint for name, hint in hints.items() if name not in dependencies}
-    return wrapper

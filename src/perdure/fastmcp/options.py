@@ -1,8 +1,8 @@
-"""What `task=` of a tool means: FastMCP's own `TaskConfig`, and `TaskOptions`, which has more options."""
+"""The values of `task=` for a FastMCP tool: True, FastMCP's `TaskConfig`, or `TaskOptions` of perdure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain
 from typing import Any, cast
@@ -21,7 +21,8 @@ from ..tasks.errors import InvalidValue
 class TaskOptions(TaskConfig):
     """The options of a tool whose calls become tasks: `@mcp.tool(task=TaskOptions(retries=4))`.
 
-    `mode` and `poll_interval` are FastMCP's. The others are those of `Tasks.durable`, which explains them.
+    `mode` and `poll_interval` are options of FastMCP. `perdure.mcp.ToolOptions` explains the others. Without
+    `retry_on`, `retries` counts only timeouts and `raise perdure.Retry`.
     """
 
     retries: int = 0
@@ -35,16 +36,14 @@ class TaskOptions(TaskConfig):
     concurrency: int | None = None
 
     def validate_function(self, fn: Callable[..., Any], name: str) -> None:
-        """Admit plain functions too, which FastMCP refuses with `task=True`. They run in a thread."""
+        """Accept every function. FastMCP would reject plain functions, but perdure runs them in a thread."""
 
 
 def tool_options(config: TaskConfig) -> ToolOptions:
-    """Return the options of a tool that is declared with `task=True`, `TaskConfig` or `TaskOptions`."""
+    """Return the options for `Tasks.register`, for a tool that was declared with any value of `task=`."""
     options = config if isinstance(config, TaskOptions) else TaskOptions(config.mode, config.poll_interval)
     return cast("ToolOptions", {field.name: getattr(options, field.name) for field in fields(options)})
 
-
-# What a tool cannot have
 
 _ALTERNATIVES = {
     "Retry": "use task=TaskOptions(retries=..., retry_on=...)",
@@ -57,41 +56,41 @@ _ALTERNATIVES = {
     "TaskLogger": "use ctx.info, or a logger of your own",
     "CurrentExecution": "use perdure.current_task()",
 }
-"""By the name of docket's own dependencies: what to write instead."""
-_NO_ALTERNATIVE = "remove the parameter, or leave the tool with fastmcp-tasks, on a server of its own"
+"""What to use instead of the dependencies of docket, by the name of the dependency."""
+_NO_ALTERNATIVE = "remove the parameter, or move the tool to a separate server that uses fastmcp-tasks"
 
 
-def check_tool(name: str, tool: Tool) -> None:
-    """Raise InvalidValue if a tool is declared in the way of the official SDK."""
-    if durable_of(getattr(tool, "fn", None)) is not None:
+def check_tool(name: str, tools: Sequence[Tool]) -> None:
+    """Raise InvalidValue if a tool, or one of its parents, is decorated with `@tasks.durable` for the SDK."""
+    if any(durable_of(getattr(tool, "fn", None)) is not None for tool in tools):
         raise InvalidValue(
             "tool",
-            f"{name!r} is made durable by @tasks.durable, which is for the official SDK; remove that "
-            "decorator, and write @mcp.tool(task=True)",
+            f"{name!r} uses @tasks.durable, which is for the official MCP SDK; remove this decorator, "
+            "and write @mcp.tool(task=True)",
         )
 
 
-def check_task(name: str, tool: Tool) -> None:
-    """Raise InvalidValue if a tool cannot be a task; `name` is that of the tool that is made from it."""
-    if isinstance(tool, ProxyTool):
+def check_task(name: str, tools: Sequence[Tool]) -> None:
+    """Raise InvalidValue if calls of a tool, or of one of its parents, cannot become tasks."""
+    if any(isinstance(tool, ProxyTool) for tool in tools):
         raise InvalidValue(
             "task",
-            f"{name!r} is the tool of another server, behind a proxy: it runs there, and is lost if that "
-            "server is; make it a task on that server, and use that server without a proxy",
+            f"{name!r} is a proxy for a tool of another server, and perdure cannot make it durable; "
+            "declare it as a task on that server, and connect clients to that server without a proxy",
         )
-    for dependency in _dependencies_of(getattr(tool, "fn", None)):
+    for dependency in chain.from_iterable(_dependencies_of(getattr(tool, "fn", None)) for tool in tools):
         kind = type(dependency)
         if kind.__module__.partition(".")[0] in ("docket", "fastmcp_tasks"):
             called = kind.__name__.removeprefix("_")
             raise InvalidValue(
                 "task",
-                f"{name!r} has a parameter of docket, {called}, which works with fastmcp-tasks only; "
+                f"{name!r} has a parameter of the docket type {called}, which works only with fastmcp-tasks; "
                 f"{_ALTERNATIVES.get(called, _NO_ALTERNATIVE)}",
             )
 
 
 def _dependencies_of(function: object) -> Iterator[object]:
-    """Yield the dependencies of a function and of its dependencies, without the `Depends` themselves."""
+    """Yield the dependencies of a function and, instead of each `Depends`, those of its factory."""
     if not callable(function):
         return
     annotated = get_annotation_dependencies(function).values()

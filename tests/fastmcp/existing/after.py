@@ -1,4 +1,4 @@
-"""The same server, whose tasks are durable: one line, and its import."""
+"""The same server, whose tools are durable: by one line, its import, and `tasks=True` on both servers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def archive(ctx: Context = CurrentContext()) -> str:
 
 mcp: FastMCP[Any] = FastMCP("reports", auth=StaticTokenVerifier(PEOPLE), lifespan=lifespan, tasks=True)
 mcp.add_extension(TasksExtension("memory:"))
-printing: FastMCP[Any] = FastMCP("printing")
+printing: FastMCP[Any] = FastMCP("printing", tasks=True)
 mcp.mount(printing, namespace="print")
 
 
@@ -41,6 +41,7 @@ async def build_report(
     for page in range(1, 4):
         await progress.increment()
         await ctx.report_progress(page, 3, f"page {page}")
+    await ctx.info("the pages are written")
     return {"year": year, "folder": folder, "server": ctx.fastmcp.name}
 
 
@@ -56,7 +57,7 @@ async def sign_report(year: int, ctx: Context) -> str | InputRequiredResult:
     return f"{year}, signed by {answers['name'].content['name']}"
 
 
-@printing.tool(task=True)
+@printing.tool
 async def on_paper(pages: int, ctx: Context) -> str:
     """Print some pages."""
     if pages > 100:

@@ -24,7 +24,7 @@ def archive(ctx: Context = CurrentContext()) -> str:
     return ctx.lifespan_context["archive"]
 
 
-mcp: FastMCP[Any] = FastMCP("reports", auth=StaticTokenVerifier(PEOPLE), lifespan=lifespan, tasks=True)
+mcp: FastMCP[Any] = FastMCP("reports", auth=StaticTokenVerifier(PEOPLE), lifespan=lifespan)
 printing: FastMCP[Any] = FastMCP("printing")
 mcp.mount(printing, namespace="print")
 
@@ -38,6 +38,7 @@ async def build_report(
     for page in range(1, 4):
         await progress.increment()
         await ctx.report_progress(page, 3, f"page {page}")
+    await ctx.info("the pages are written")
     return {"year": year, "folder": folder, "server": ctx.fastmcp.name}
 
 
@@ -53,7 +54,7 @@ async def sign_report(year: int, ctx: Context) -> str | InputRequiredResult:
     return f"{year}, signed by {answers['name'].content['name']}"
 
 
-@printing.tool(task=True)
+@printing.tool
 async def on_paper(pages: int, ctx: Context) -> str:
     """Print some pages."""
     if pages > 100:
