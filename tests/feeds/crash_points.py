@@ -36,7 +36,7 @@ class CrashPoint:
 
 
 class Trouble(CrashPoint):
-    """One question fails, and life goes on."""
+    """One request fails, and the run continues."""
 
     def end(self, *, after: bool) -> None:
         self._left = -1

@@ -1,7 +1,7 @@
 """Random histories of an account and its poller, and what a poller of another kind would have found in them.
 
 A history is a list of steps on a `World` and a store. Everything that was published in the order of time must
-be found in the end; what was back-dated is for the audit.
+be found in the end; what was backdated is for the audit.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def _step(chance: Random, *, with_kills: bool) -> Step:
 
 
 class Literal:
-    """The seed's algorithm, to the letter: go on from the saved cursor."""
+    """The seed's algorithm, exactly: continue from the saved cursor."""
 
     def __init__(self, history: History) -> None:
         self._history = history

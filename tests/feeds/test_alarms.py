@@ -134,7 +134,7 @@ def test_polls_that_fail_for_longer_than_an_interval_are_an_alarm() -> None:
     assert "status 503" in alarm.message
 
 
-def test_a_failure_that_has_just_begun_is_none() -> None:
+def test_a_failure_that_has_just_started_is_no_alarm() -> None:
     assert kinds(replace(FAILING, consecutive_failures=ALARM_FAILURES - 1)) == []
     assert kinds(replace(FAILING, failing_since=NOW - MINUTE)) == []
 

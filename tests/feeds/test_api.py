@@ -57,12 +57,12 @@ def person(world: World, handle: str, posts: int = 0, *, every: Micros = HOUR) -
 
 async def test_accounts_are_added_polled_and_listed(world: World, feeds: Feeds) -> None:
     alice, bob = person(world, "alice.test", 3), person(world, "bob.test", 1)
-    report = await feeds.add(["@alice.test", "https://bsky.app/profile/bob.test", "nobody.test", "no-name"])
+    report = await feeds.add(["@alice.test", "https://bsky.app/profile/bob.test", "unknown.test", "no-name"])
     assert {(change.account, change.action) for change in report.changes} == {
         (alice, "added"),
         (bob, "added"),
     }
-    assert report.unknown == ("nobody.test", "no-name")
+    assert report.unknown == ("unknown.test", "no-name")
     assert {each.handle for each in await feeds.due_accounts()} == {"alice.test", "bob.test"}
     outcomes: list[object] = []
     cycle = await feeds.run_once(on_outcome=outcomes.append)
@@ -76,6 +76,19 @@ async def test_accounts_are_added_polled_and_listed(world: World, feeds: Feeds) 
     assert schedule.accounts == 2
     assert schedule.next_poll_at is not None
     assert schedule.next_poll_at > now()
+
+
+async def test_accounts_are_copied_to_a_storage_that_is_created_if_there_are_any(
+    world: World, feeds: Feeds, tmp_path: Path
+) -> None:
+    path = tmp_path / "feeds.db"
+    await feeds.copy_accounts(url_of(path))
+    assert not path.exists()
+    person(world, "alice.test")
+    await feeds.add(["alice.test"])
+    await feeds.copy_accounts(url_of(path))
+    async with Feeds.open(url_of(path)) as copied:
+        assert (await copied.account("alice.test")).account == (await feeds.account("alice.test")).account
 
 
 async def test_a_dry_run_reports_and_changes_nothing(world: World, feeds: Feeds) -> None:
@@ -102,7 +115,7 @@ async def test_a_change_of_many_accounts_is_made_for_all_or_for_none(world: Worl
     alice = person(world, "alice.test")
     await feeds.add([alice])
     with pytest.raises(UnknownAccount):
-        await feeds.suspend([alice, "nobody.test"])
+        await feeds.suspend([alice, "unknown.test"])
     with pytest.raises(InvalidActor, match="invalid account 'not a name'; use a handle such as"):
         await feeds.remove([alice, "not a name"])
     assert (await feeds.account(alice)).account.status is AccountStatus.ACTIVE
@@ -153,7 +166,7 @@ async def test_items_of_a_removed_account_are_found_by_its_did(world: World, fee
     with pytest.raises(UnknownAccount):
         await feeds.items("alice.test")
     with pytest.raises(UnknownAccount):
-        await feeds.items("did:plc:nobody")
+        await feeds.items("did:plc:unknown")
 
 
 async def test_links_name_the_accounts_that_shared_them(world: World, feeds: Feeds) -> None:
@@ -195,7 +208,8 @@ async def test_what_another_poller_has_is_left_to_it(world: World, feeds: Feeds)
     with pytest.raises(PollInProgress):
         await feeds.poll(alice)
     report = await feeds.backfill(alice, timedelta(days=2))
-    assert (report.is_done, report.reason) == (False, "alice.test is already being polled by another")
+    reason = "alice.test is already being polled by another; try again later"
+    assert (report.is_done, report.reason) == (False, reason)
     assert await feeds.due_accounts() == []
 
 

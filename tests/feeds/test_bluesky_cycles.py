@@ -39,13 +39,13 @@ class Town:
         """A cycle in which something happens when a quarter of the accounts are done."""
         done = 0
 
-        def tell(outcome: PollOutcome) -> None:
+        def on_outcome(outcome: PollOutcome) -> None:
             nonlocal done
             done += 1
             if done == ACCOUNTS // 4:
                 midway()
 
-        return await Poller(self.store, self.bluesky, QUICK, on_outcome=tell).run_once()
+        return await Poller(self.store, self.bluesky, QUICK, on_outcome=on_outcome).run_once()
 
     async def is_complete(self) -> bool:
         for did in self.dids:
@@ -62,8 +62,8 @@ async def town() -> AsyncGenerator[Town]:
     reader = world.account("reader.test")
     async with FakeBluesky(world, requires_auth=True) as fake, await open_storage("memory:") as storage:
         fake.sessions.passwords[reader] = "abcd-efgh"
-        told = BlueskySettings(service=fake.url, pds=fake.url, identifier="reader.test")
-        async with open_bluesky(FeedSettings(polling=QUICK, bluesky=told), environ=PASSWORD) as bluesky:
+        settings = BlueskySettings(service=fake.url, pds=fake.url, identifier="reader.test")
+        async with open_bluesky(FeedSettings(polling=QUICK, bluesky=settings), environ=PASSWORD) as bluesky:
             store = FeedStore(storage, clock=lambda: world.now)
             for profile in await bluesky.profiles(dids):
                 await store.add(transitions.new_account(profile, now=world.now, settings=QUICK))
@@ -88,12 +88,12 @@ async def test_a_token_that_runs_out_midway_is_no_account_s_fault(town: Town) ->
 
 
 async def test_a_rate_limit_midway_is_waited_out(town: Town) -> None:
-    """It is a tight one, of which nobody was told before; once somebody was refused it is wide again."""
+    """It is a tight limit that was not announced; once a request was refused, it is wide again."""
     fake, limit = town.fake, town.fake.limit
     fake.latency = 0.01
 
     async def widen() -> None:
-        await wait_until(lambda: fake.under_way > TIGHT, seconds=20)
+        await wait_until(lambda: fake.in_flight > TIGHT, seconds=20)
         fake.gate.set()
         while not limit.refused:  # noqa: ASYNC110 - the server has no word for this
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The table of errors: each is told by status, error and whole message, and by nothing else."""
+"""The table of errors: status, error and whole message decide, and nothing else."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOW = 1_794_744_000_000_000
 DID = "did:plc:abc"
 
 
-def told(
+def classified(
     status: int, error: str, message: str = "", *, has_token: bool = True, **headers: str
 ) -> SourceError:
     body = msgspec.json.encode({"error": error, "message": message})
@@ -58,18 +58,18 @@ def told(
     ],
 )
 def test_each_row_of_the_table(status: int, error: str, message: str, meaning: type[SourceError]) -> None:
-    assert type(told(status, error, message)) is meaning
+    assert type(classified(status, error, message)) is meaning
 
 
 @pytest.mark.parametrize("error", ["ExpiredToken", "InvalidToken", "AccountTakedown", "JwtExpired"])
 def test_a_401_to_a_request_without_a_token_is_not_about_our_credentials(error: str) -> None:
-    refused = told(401, error, has_token=False)
+    refused = classified(401, error, has_token=False)
     assert type(refused) is SourceUnavailable
     assert refused.retryable
 
 
 def test_a_server_that_requires_a_login_says_what_to_set() -> None:
-    refused = told(401, "AuthMissing", "Authentication Required", has_token=False)
+    refused = classified(401, "AuthMissing", "Authentication Required", has_token=False)
     assert type(refused) is AuthenticationFailed
     assert "bluesky.identifier" in str(refused)
 
@@ -80,19 +80,19 @@ def test_a_server_that_requires_a_login_says_what_to_set() -> None:
         "profile not found",
         "Profile not found, and neither was the cursor",
         "Error: Malformed cursor",
-        "Could not find repo: did:plc:somebody-else",
+        "Could not find repo: did:plc:other",
         "",
     ],
 )
 def test_a_message_that_only_resembles_another_means_nothing(message: str) -> None:
-    assert type(told(400, "InvalidRequest", message)) is RequestRejected
+    assert type(classified(400, "InvalidRequest", message)) is RequestRejected
 
 
 @pytest.mark.parametrize(
     ("status", "error"), [(403, "BlockedActor"), (404, "ExpiredToken"), (409, "InvalidRequest")]
 )
 def test_an_error_at_another_status_is_another_error(status: int, error: str) -> None:
-    assert type(told(status, error, "Profile not found")) is RequestRejected
+    assert type(classified(status, error, "Profile not found")) is RequestRejected
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>Bad request</html>", b'{"err', b"[]", b"\xff"])
@@ -120,7 +120,7 @@ def test_when_to_come_back(headers: dict[str, str], until: int | None) -> None:
     assert error.retry_at == until
 
 
-def test_what_is_left_is_told_by_the_headers() -> None:
+def test_the_headers_say_how_many_requests_are_left() -> None:
     headers = {"ratelimit-limit": "3000", "ratelimit-remaining": "2999", "ratelimit-reset": "1794744300"}
     assert parse_rate_limit(headers) == (3000, 2999, 1_794_744_300_000_000)
     del headers["ratelimit-limit"]
@@ -128,6 +128,6 @@ def test_what_is_left_is_told_by_the_headers() -> None:
 
 
 @pytest.mark.parametrize("value", ["", "many", "-5", "1.5", "9" * 30, "\u0663"])
-def test_headers_that_are_no_numbers_tell_nothing(value: str) -> None:
+def test_headers_that_are_not_numbers_are_ignored(value: str) -> None:
     assert parse_rate_limit({"ratelimit-remaining": value, "ratelimit-reset": "1794744300"}) is None
     assert parse_rate_limit({"ratelimit-remaining": "5", "ratelimit-reset": value}) is None

@@ -253,14 +253,14 @@ def test_a_repost_without_an_address_of_its_own_is_known_by_the_post() -> None:
         {**entry(), "reason": {"$type": "app.bsky.feed.defs#reasonRepost", "by": {"did": "did:plc:b"}}},
     ],
 )
-def test_one_bad_record_is_set_aside_and_does_not_sink_its_page(garbage: object) -> None:
+def test_one_invalid_record_is_skipped_and_its_page_is_read(garbage: object) -> None:
     page = shown(entry("at://a/b/1"), garbage, entry("at://a/b/2"), cursor="c")
     assert [item.uri for item in page.items] == ["at://a/b/1", "at://a/b/2"]
     assert page.invalid_records == 1
     assert page.cursor == "c"
 
 
-def test_a_record_that_is_no_text_is_set_aside_too() -> None:
+def test_a_record_that_is_not_text_is_skipped_too() -> None:
     good = msgspec.json.encode(entry())
     bad = good.replace(b'"t"', b'"\xff"')
     deep = good.replace(b'"t"', b"[" * 100_000)
@@ -313,7 +313,7 @@ def test_a_record_has_the_identity_and_the_links_that_it_has_in_the_feed() -> No
         ("2026-11-15T12:00:00Z", "by-hand", "2026-11-15T12:00:00Z"),
     ],
 )
-def test_a_record_stands_at_the_earlier_of_what_it_says_and_what_its_key_tells(
+def test_the_time_of_a_record_is_the_earlier_of_its_own_and_that_of_its_key(
     created: str, key: str, stands_at: str
 ) -> None:
     uri = f"at://{BERT}/app.bsky.feed.post/{key}"
@@ -323,7 +323,7 @@ def test_a_record_stands_at_the_earlier_of_what_it_says_and_what_its_key_tells(
     assert 0 <= record.written_at - time(written_at) < 1_000_000
 
 
-def test_a_record_without_any_time_is_set_aside() -> None:
+def test_a_record_without_any_time_is_skipped() -> None:
     page = written(
         {"uri": f"at://{BERT}/app.bsky.feed.post/by-hand", "value": {"text": "t", "createdAt": "once"}},
         {"uri": f"at://{BERT}/app.bsky.feed.repost/3n2en2tmbuc2r", "value": {"createdAt": "no subject"}},

@@ -32,7 +32,7 @@ MANY = 30
 
 
 class Two:
-    """A PDS that wants tokens, and the public service, over one world; and somebody who reads."""
+    """A PDS that wants tokens, and the public service, over one world; and a reader."""
 
     def __init__(self, pds: FakeBluesky, public: FakeBluesky) -> None:
         self.pds = pds
@@ -50,7 +50,7 @@ class Two:
         return FeedSettings(polling=QUICK, bluesky=bluesky)
 
     def counts(self) -> tuple[int, int]:
-        """How often somebody logged in, and how often a session was refreshed."""
+        """The number of logins, and the number of refreshed sessions."""
         return len(self.pds.asked(LOG_IN)), len(self.pds.asked(REFRESH))
 
 
@@ -103,7 +103,7 @@ async def test_a_token_that_runs_out_is_renewed_once_for_all_that_it_was_refused
     two.pds.sessions.expire("access")
     two.pds.gate.clear()
     reading = asyncio.create_task(many(bluesky, two.anna))
-    await wait_until(lambda: two.pds.under_way == QUICK.connections, seconds=20)
+    await wait_until(lambda: two.pds.in_flight == QUICK.connections, seconds=20)
     two.pds.gate.set()
     await reading
     assert two.counts() == (1, 1)
@@ -133,7 +133,7 @@ async def test_when_the_whole_session_has_run_out_one_logs_in_again(two: Two, bl
     assert two.counts() == (2, 1)
 
 
-async def test_a_session_that_nobody_knows_any_more_is_replaced(two: Two, bluesky: BlueskySource) -> None:
+async def test_a_session_that_the_server_has_forgotten_is_replaced(two: Two, bluesky: BlueskySource) -> None:
     await head(bluesky, two.anna)
     two.pds.sessions.revoke()
     await many(bluesky, two.anna)
@@ -185,7 +185,7 @@ async def test_a_password_that_no_longer_holds_stops_everything(two: Two, bluesk
     assert two.counts() == (2, 1)
 
 
-async def test_a_server_that_refuses_the_tokens_it_gives_is_not_asked_for_ever(
+async def test_a_server_that_refuses_its_own_tokens_is_not_asked_forever(
     two: Two, bluesky: BlueskySource
 ) -> None:
     two.pds.fail(
@@ -268,7 +268,7 @@ async def test_two_processes_share_what_one_of_them_refreshed(two: Two, home: di
     assert two.counts() == (1, 1)
 
 
-async def test_a_file_that_others_can_read_or_nobody_can_write_costs_a_login_and_no_more(
+async def test_a_file_that_others_can_read_or_that_cannot_be_written_costs_only_a_login(
     two: Two, home: dict[str, str]
 ) -> None:
     async with open_bluesky(two.settings(), environ=home) as bluesky:
@@ -285,8 +285,8 @@ async def test_a_file_that_others_can_read_or_nobody_can_write_costs_a_login_and
         await head(bluesky, two.anna)
     assert two.counts() == (3, 0)
 
-    nowhere = {**home, "XDG_STATE_HOME": str(file)}
-    async with open_bluesky(two.settings(), environ=nowhere) as bluesky:
+    unusable = {**home, "XDG_STATE_HOME": str(file)}
+    async with open_bluesky(two.settings(), environ=unusable) as bluesky:
         assert (await head(bluesky, two.anna)).items
 
 
@@ -311,7 +311,7 @@ async def test_whatever_a_login_is_refused_for_is_final(two: Two) -> None:
 # Blocked
 
 
-async def test_who_is_blocked_reads_what_everybody_can(two: Two, bluesky: BlueskySource) -> None:
+async def test_a_blocked_reader_reads_what_is_public(two: Two, bluesky: BlueskySource) -> None:
     two.world.block(two.anna, two.reader)
     assert [item.uri for item in (await head(bluesky, two.anna)).items] == [two.post]
     assert [each.status for each in two.pds.asked(FEED)] == [400]
@@ -327,7 +327,7 @@ async def test_a_blocked_head_that_has_not_changed_is_not_sent_again(
     assert await bluesky.page(two.anna, limit=100, etag=etag) is None
 
 
-async def test_who_is_blocked_everywhere_is_told_so(two: Two, bluesky: BlueskySource) -> None:
+async def test_a_reader_that_is_blocked_everywhere_gets_an_error(two: Two, bluesky: BlueskySource) -> None:
     two.world.block(two.anna, two.reader)
     two.public.fail(Fault(how="refused", status=400, error="BlockedActor", message="no"))
     with pytest.raises(AccountBlocked):

@@ -19,6 +19,7 @@ from perdure.feeds import (
     transitions,
 )
 from perdure.feeds.bluesky import BlueskySource, open_bluesky
+from perdure.feeds.completeness_audit import audit_account
 from perdure.feeds.errors import (
     AccountBlocked,
     AccountUnavailable,
@@ -30,7 +31,6 @@ from perdure.feeds.errors import (
     SourceError,
     SourceUnavailable,
 )
-from perdure.feeds.item_audit import audit_account
 from perdure.feeds.settings import BlueskySettings
 from perdure.feeds.source import FollowSource, HintSource
 from perdure.storage import open_storage
@@ -81,7 +81,7 @@ def anna(fake: FakeBluesky) -> str:
     )
     world.publish(did, "back", created_at=world.now - 9 * DAY)
     world.publish(did, "forward", created_at=world.now + 9 * DAY)
-    world.publish(did, "nowhere", created_at="some day")
+    world.publish(did, "missing", created_at="some day")
     return did
 
 
@@ -121,7 +121,7 @@ async def test_it_shows_the_items_that_the_source_without_http_shows(
 ) -> None:
     """So that what is proven on the one holds for the other."""
 
-    def told(pages: list[FeedPage]) -> list[list[tuple[str, int, str, str, str, str, str]]]:
+    def summarized(pages: list[FeedPage]) -> list[list[tuple[str, int, str, str, str, str, str]]]:
         return [
             [
                 (each.uri, each.time, each.kind, each.post_uri, each.author_id, each.author_handle, each.text)
@@ -130,8 +130,8 @@ async def test_it_shows_the_items_that_the_source_without_http_shows(
             for page in pages
         ]
 
-    over_http = told(await whole_feed(bluesky, anna))
-    assert over_http == told(await whole_feed(WorldSource(fake.world), anna))
+    over_http = summarized(await whole_feed(bluesky, anna))
+    assert over_http == summarized(await whole_feed(WorldSource(fake.world), anna))
 
 
 async def test_links_come_with_their_items(bluesky: BlueskySource, anna: str) -> None:
@@ -164,7 +164,7 @@ async def test_only_the_head_has_an_etag(bluesky: BlueskySource, anna: str) -> N
 async def test_a_page_below_the_head_is_always_sent(
     fake: FakeBluesky, bluesky: BlueskySource, anna: str
 ) -> None:
-    """Even if somebody had its ETag: whoever walks a gap must be told what is there."""
+    """Even if the client has its ETag: reading a gap must return what is there."""
     first, second, *_ = await whole_feed(bluesky, anna)
     assert first.cursor is not None
     asked = {"actor": anna, "limit": 7, "cursor": first.cursor}
@@ -195,8 +195,10 @@ async def test_profiles_are_asked_for_twenty_five_at_a_time(
     assert len(fake.asked("app.bsky.actor.getProfiles")) == 3
 
 
-async def test_profiles_are_found_by_handle_and_nobody_is_no_error(bluesky: BlueskySource, anna: str) -> None:
-    (profile,) = await bluesky.profiles(["@anna.test", "nobody.test"])
+async def test_profiles_are_found_by_handle_and_an_unknown_one_is_no_error(
+    bluesky: BlueskySource, anna: str
+) -> None:
+    (profile,) = await bluesky.profiles(["@anna.test", "unknown.test"])
     assert (profile.account_id, profile.handle) == (anna, "anna.test")
     assert await bluesky.profiles([]) == []
 
@@ -210,9 +212,9 @@ async def test_a_follow_list_is_read_to_its_end(fake: FakeBluesky, bluesky: Blue
     assert len(fake.asked("app.bsky.graph.getFollows")) == 3
 
 
-async def test_the_follow_list_of_nobody_is_an_error(bluesky: BlueskySource) -> None:
+async def test_the_follow_list_of_an_unknown_account_is_an_error(bluesky: BlueskySource) -> None:
     with pytest.raises(AccountUnavailable):
-        [each async for each in bluesky.follows("nobody.test")]
+        [each async for each in bluesky.follows("unknown.test")]
 
 
 # Records
@@ -239,9 +241,9 @@ async def test_records_are_read_to_the_end_page_by_page(
     assert sorted(uris) == sorted(fake.world.everything_of(anna))
 
 
-async def test_the_records_of_nobody_are_an_error(bluesky: BlueskySource) -> None:
+async def test_the_records_of_an_unknown_account_are_an_error(bluesky: BlueskySource) -> None:
     with pytest.raises(AccountUnavailable):
-        [page async for page in bluesky.records("did:plc:nobody")]
+        [page async for page in bluesky.records("did:plc:unknown")]
 
 
 async def test_an_audit_finds_a_post_that_was_dated_back_and_no_poll_saw(
@@ -289,7 +291,7 @@ async def test_a_renamed_account_answers_under_its_did(
     assert [profile.handle for profile in await bluesky.profiles([anna])] == ["annika.test"]
 
 
-async def test_a_name_that_nobody_can_have_is_told_apart_from_nobody(bluesky: BlueskySource) -> None:
+async def test_an_invalid_name_is_not_an_unknown_account(bluesky: BlueskySource) -> None:
     with pytest.raises(InvalidActor):
         await head(bluesky, "not a name")
     with pytest.raises(InvalidActor):
@@ -398,11 +400,11 @@ async def test_no_more_is_asked_at_once_than_there_are_connections(fake: FakeBlu
     polling = PollSettings(connections=3)
     async with open_bluesky(settings(fake, polling=polling), environ={}) as bluesky:
         await asyncio.gather(*(head(bluesky, anna) for _ in range(30)))
-    assert fake.most_at_once() == 3
+    assert fake.max_in_flight() == 3
     assert len({each.connection for each in fake.asked()}) == 3
 
 
-async def test_when_the_rate_is_limited_everybody_waits_and_nobody_is_lost(
+async def test_when_the_rate_is_limited_all_requests_wait_and_none_is_lost(
     fake: FakeBluesky, anna: str
 ) -> None:
     """Ten ask at once where five may. The five that are refused are the last ones that are."""
@@ -411,7 +413,7 @@ async def test_when_the_rate_is_limited_everybody_waits_and_nobody_is_lost(
     budget = RateLimiter(10)
     async with open_bluesky(settings(fake), limiter=budget, environ={}) as bluesky:
         asking = asyncio.gather(*(head(bluesky, anna) for _ in range(10)))
-        await wait_until(lambda: fake.under_way == 10, seconds=20)
+        await wait_until(lambda: fake.in_flight == 10, seconds=20)
         fake.gate.set()
         pages = await asking
     assert len(pages) == 10
@@ -431,7 +433,7 @@ async def test_the_budget_learns_what_is_left(fake: FakeBluesky, anna: str) -> N
 
 
 async def test_what_is_kept_back_is_not_asked_for(fake: FakeBluesky, anna: str) -> None:
-    """A limit of twenty of which ten per cent are others': nobody is ever refused."""
+    """A limit of twenty of which others use ten per cent: no request is ever refused."""
     fake.limit.set(20, seconds=1)
     async with open_bluesky(settings(fake, polling=PollSettings(connections=1)), environ={}) as bluesky:
         for _ in range(25):
@@ -456,23 +458,24 @@ async def test_without_a_feed_of_many_there_are_no_hints(bluesky: BlueskySource)
 
 
 @pytest.mark.parametrize(
-    ("told", "where"),
+    ("settings", "where"),
     [
         (BlueskySettings(service="public.api.bsky.app"), "bluesky.service"),
         (BlueskySettings(pds="ftp://bsky.social"), "bluesky.pds"),
         (BlueskySettings(service="http://[::1"), "bluesky.service"),
         (BlueskySettings(service="https://me:secret@bsky.example"), "bluesky.service"),
         (BlueskySettings(identifier="anna.test", pds="http://bsky.example"), "bluesky.pds"),
-        (BlueskySettings(hints="everybody"), "bluesky.hints"),
+        (BlueskySettings(identifier="anna.test", pds="http://127.0.0.2"), "bluesky.identifier"),
+        (BlueskySettings(hints="always"), "bluesky.hints"),
         (BlueskySettings(hints="timeline"), "bluesky.hints"),
         (BlueskySettings(identifier="anna.test"), "bluesky.identifier"),
     ],
 )
-async def test_settings_that_cannot_be_are_told_before_anything_is_asked(
-    told: BlueskySettings, where: str
+async def test_invalid_settings_are_reported_before_any_request(
+    settings: BlueskySettings, where: str
 ) -> None:
     with pytest.raises(InvalidSettings) as raised:
-        async with open_bluesky(FeedSettings(bluesky=told), environ={}):
+        async with open_bluesky(FeedSettings(bluesky=settings), environ={}):
             pass
     assert raised.value.setting == where
 

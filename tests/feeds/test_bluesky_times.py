@@ -39,17 +39,17 @@ def test_what_is_no_time_is_none(written: object) -> None:
     assert parse_timestamp(written) is None
 
 
-def test_a_key_tells_when_it_was_made() -> None:
+def test_a_key_contains_the_time_at_which_it_was_made() -> None:
     """Recorded: the key of a post that says 2026-11-15T18:23:21.808Z of itself."""
-    said = parse_timestamp("2026-11-15T18:23:21.808Z")
+    time = parse_timestamp("2026-11-15T18:23:21.808Z")
     made = tid_time("3n2en2tmbuc2r")
-    assert said is not None
+    assert time is not None
     assert made is not None
-    assert abs(made - said) < 1_000_000
+    assert abs(made - time) < 1_000_000
 
 
 @pytest.mark.parametrize(
     "key", ["", "self", "3n2en2tmbuc2", "3n2en2tmbuc2r2", "3n2en2tmbuc21", "zzzzzzzzzzzzz"]
 )
-def test_a_key_that_is_no_tid_tells_nothing(key: str) -> None:
+def test_a_key_that_is_not_a_tid_has_no_time(key: str) -> None:
     assert tid_time(key) is None

@@ -55,19 +55,19 @@ async def test_the_items_of_the_page_of_100_are_answered_to_the_letter() -> None
         assert answered[identity(item)] == item
 
 
-def _nameless(told: object) -> object:
-    match told:
+def _nameless(value: object) -> object:
+    match value:
         case dict():
-            parts = cast("Json", told).items()
+            parts = cast("Json", value).items()
             return {name: _nameless(value) for name, value in parts if name != "displayName"}
         case list():
-            return [_nameless(each) for each in cast("list[object]", told)]
+            return [_nameless(each) for each in cast("list[object]", value)]
         case _:
-            return told
+            return value
 
 
 @pytest.mark.parametrize("name", ["reposts", "pins"])
-async def test_a_recorded_cursor_goes_on_where_the_recorded_feed_does(name: str) -> None:
+async def test_a_recorded_cursor_continues_where_the_recorded_feed_does(name: str) -> None:
     page, whole, world = recorded(name), recorded("feed_full"), World()
     load(world, whole)
     identities = [identity(item) for item in whole["feed"]]
@@ -189,7 +189,7 @@ async def test_a_foreign_cursor_is_refused_in_three_ways() -> None:
             foreign = f"{world.at // 1000}__bafyx"
 
 
-async def test_pages_are_short_or_empty_and_still_go_on() -> None:
+async def test_short_and_empty_pages_still_have_a_cursor() -> None:
     world = World(seed=5, knobs=Knobs(short_pages=0.4, empty_pages=0.4))
     did = world.account()
     for _ in range(200):
@@ -220,13 +220,13 @@ async def test_a_limit_is_1_to_100(limit: int) -> None:
 # Who is there
 
 
-async def test_whoever_is_not_there_is_not_found() -> None:
+async def test_an_unknown_account_is_not_found() -> None:
     world = World()
     did = world.account("old.test")
     world.rename(did, "new.test")
     missing = (400, "InvalidRequest", "Profile not found")
     async with asking(world) as reader:
-        assert await reader.refusal(FEED, actor="did:plc:nobody") == missing
+        assert await reader.refusal(FEED, actor="did:plc:unknown") == missing
         assert await reader.refusal(FEED, actor="old.test") == missing
         assert await reader.feed("new.test") == await reader.feed(did) == {"feed": []}
         for leave in (world.deactivate, world.take_down):
@@ -259,7 +259,7 @@ async def test_profiles_leave_out_who_is_not_there_and_count_posts_only() -> Non
     world.follow(gone, did)
     world.deactivate(gone)
     async with asking(world) as reader:
-        asked = ["here.test", gone, "did:plc:nobody"]
+        asked = ["here.test", gone, "did:plc:unknown"]
         [profile] = (await reader.get(PROFILES, actors=asked)).json()["profiles"]
         assert (profile["did"], profile["postsCount"], profile["followersCount"]) == (did, 1, 1)
         many = [f"a{number}.test" for number in range(26)]
@@ -296,14 +296,14 @@ async def test_records_are_listed_in_the_order_of_writing() -> None:
         third = (await reader.get(RECORDS, **asked, cursor=second["cursor"])).json()
         newest = (await reader.get(RECORDS, repo=did, collection=POSTS, limit=1)).json()
         reposts = (await reader.get(RECORDS, repo=did, collection=REPOSTS)).json()
-        missing = await reader.refusal(RECORDS, repo="did:plc:nobody", collection=POSTS)
+        missing = await reader.refusal(RECORDS, repo="did:plc:unknown", collection=POSTS)
     assert [record["uri"] for record in first["records"] + second["records"]] == [*posts, late]
     assert first["cursor"] == posts[2].rpartition("/")[2]
     assert third == {"records": []}
     assert [record["uri"] for record in newest["records"]] == [late]
     assert reposts["records"][0]["uri"] == repost
     assert reposts["records"][0]["value"]["subject"]["uri"] == posts[0]
-    assert missing == (400, "InvalidRequest", "Could not find repo: did:plc:nobody")
+    assert missing == (400, "InvalidRequest", "Could not find repo: did:plc:unknown")
 
 
 async def test_the_timeline_and_a_list_show_many_accounts_at_once() -> None:

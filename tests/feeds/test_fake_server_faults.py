@@ -82,9 +82,9 @@ async def test_a_limit_counts_a_window_and_says_when_it_ends() -> None:
     async with asking(world, clock=lambda: now[0]) as reader:
         reader.fake.limit.set(2, seconds=60)
         answers = [await reader.get(FEED, actor=did) for _ in range(3)]
-        told = [{name: answer.headers.get(name) for name in LIMIT_HEADERS} for answer in answers]
+        limits = [{name: answer.headers.get(name) for name in LIMIT_HEADERS} for answer in answers]
         common = {"ratelimit-limit": "2", "ratelimit-reset": "1800000060", "ratelimit-policy": "2;w=60"}
-        assert told == [
+        assert limits == [
             {**common, "ratelimit-remaining": "1", "retry-after": None},
             {**common, "ratelimit-remaining": "0", "retry-after": None},
             {**common, "ratelimit-remaining": "0", "retry-after": "60"},
@@ -93,7 +93,7 @@ async def test_a_limit_counts_a_window_and_says_when_it_ends() -> None:
         assert answers[2].json()["error"] == "RateLimitExceeded"
         now[0] += 60 * SECOND
         assert (await reader.get(FEED, actor=did)).headers["ratelimit-remaining"] == "1"
-        reader.fake.limit.set(0, tells=False)
+        reader.fake.limit.set(0, sends_headers=False)
         silent = await reader.get(FEED, actor=did)
         assert silent.status_code == 429
         assert "retry-after" not in silent.headers
@@ -189,7 +189,7 @@ async def test_a_fault_befalls_only_what_it_is_meant_for() -> None:
         assert len((await reader.feed(one, cursor=cursor))["feed"]) == 1
 
 
-async def test_garbage_within_a_page_is_set_aside_record_by_record() -> None:
+async def test_garbage_within_a_page_is_skipped_record_by_record() -> None:
     world = World()
     did = world.account()
     posts = [world.publish(did, at=world.advance(SECOND)) for _ in range(40)]
@@ -207,19 +207,19 @@ async def test_garbage_within_a_page_is_set_aside_record_by_record() -> None:
 # The log, and other processes
 
 
-async def test_the_log_tells_what_was_asked_and_what_overlapped() -> None:
+async def test_the_log_lists_requests_and_which_overlapped() -> None:
     world = World()
     one, other = world.account(), world.account()
     async with asking(world) as reader:
         fake = reader.fake
         fake.gate.clear()
         asking_all = asyncio.gather(*(reader.get(FEED, actor=actor) for actor in (one, one, other)))
-        await wait_until(lambda: fake.under_way == 3, seconds=20)
+        await wait_until(lambda: fake.in_flight == 3, seconds=20)
         fake.gate.set()
         await asking_all
-        await reader.get(FEED, actor="did:plc:nobody", cursor="c")
-    assert fake.most_at_once() == 3
-    assert (fake.most_at_once(actor=one), fake.most_at_once(actor=other)) == (2, 1)
+        await reader.get(FEED, actor="did:plc:unknown", cursor="c")
+    assert fake.max_in_flight() == 3
+    assert (fake.max_in_flight(actor=one), fake.max_in_flight(actor=other)) == (2, 1)
     assert (fake.log[-1].status, fake.log[-1].cursor, fake.log[-1].path) == (400, "c", FEED)
 
 
@@ -229,7 +229,7 @@ async def test_who_does_not_wait_for_the_answer_is_in_the_log_too() -> None:
     async with asking(world, latency=60) as reader:
         fake = reader.fake
         impatient = asyncio.create_task(reader.get(FEED, actor=did))
-        await wait_until(lambda: fake.under_way == 1, seconds=20)
+        await wait_until(lambda: fake.in_flight == 1, seconds=20)
         impatient.cancel()
         await wait_until(lambda: len(fake.log) == 1, seconds=20)
     assert [each.status for each in fake.log] == [499]

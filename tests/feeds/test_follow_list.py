@@ -139,7 +139,7 @@ async def test_a_list_keeps_its_accounts_when_its_owner_is_renamed(lists: Lists)
     assert await lists.sync("chief.test") == {"anna.test": "suspended"}
 
 
-async def test_an_empty_list_suspends_nobody(lists: Lists) -> None:
+async def test_an_empty_list_suspends_no_account(lists: Lists) -> None:
     (anna,) = lists.followed("anna")
     await lists.sync()
     lists.world.unfollow(lists.boss, anna)
@@ -148,9 +148,9 @@ async def test_an_empty_list_suspends_nobody(lists: Lists) -> None:
     assert (await lists.account(anna)).status is AccountStatus.ACTIVE
 
 
-async def test_a_list_of_nobody_is_an_error(lists: Lists) -> None:
-    with pytest.raises(InvalidActor, match=r"unknown account nobody\.test"):
-        await lists.sync("nobody.test")
+async def test_a_list_of_an_unknown_account_is_an_error(lists: Lists) -> None:
+    with pytest.raises(InvalidActor, match=r"unknown account unknown\.test"):
+        await lists.sync("unknown.test")
 
 
 async def test_all_of_a_long_list_is_read(lists: Lists) -> None:

@@ -28,9 +28,9 @@ KNOBS = st.builds(
 async def play(history: History, steps: list[Step]) -> None:
     await history.open()
     for step in steps:
-        told = step(history)
-        if inspect.isawaitable(told):
-            await told
+        result = step(history)
+        if inspect.isawaitable(result):
+            await result
         await history.check()
 
 
@@ -98,7 +98,7 @@ async def unharmed(_: History) -> bool:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("how", ["killed", "in trouble"])
 def test_harm_at_any_step_and_one_clean_run_find_what_no_harm_would_have(how: str, seed: int) -> None:
-    """Every step of a poll: reads, commits, the moments between them; dead there, or told that it failed."""
+    """Every step of a poll (reads, commits, moments between them), with a crash or a failure there."""
 
     async def harm(history: History) -> bool:
         return await (history.poll_and_die(steps) if how == "killed" else history.poll_in_trouble(steps))
@@ -118,9 +118,9 @@ def test_the_seed_s_own_algorithm_and_the_latest_page_alone_lose_items_in_the_sa
         literal, latest = Literal(history), LatestPage(history)
         await history.open()
         for step in steps_of(Random(seed), 40, with_kills=False):
-            told = step(history)
-            if inspect.isawaitable(told):
-                await told
+            result = step(history)
+            if inspect.isawaitable(result):
+                await result
                 await literal.poll()
                 await latest.poll()
         await history.finish()

@@ -9,7 +9,7 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from perdure.feeds import FeedStore, LinkIndex, Poller, PollSettings, Ranking
+from perdure.feeds import FeedStore, LinkIndex, Poller, PollSettings, Ranking, SharedLink
 from perdure.feeds.link_invalidation import (
     DAYS,
     HOURS,
@@ -155,7 +155,7 @@ async def test_a_refresh_leaves_hours_alone_that_are_still_changing(store: FeedS
 
 async def test_bounded_readings_complete_the_ranking_one_after_the_other(store: FeedStore) -> None:
     await a_month(store)
-    rankings: list[Ranking] = []
+    rankings: list[Ranking[SharedLink]] = []
     while not rankings or rankings[-1].missing_hours:
         rankings.append(await LinkIndex(store).ranking(store.clock() - 30 * DAY, limit=9, max_items=5))
     missing = [ranking.missing_hours for ranking in rankings]
@@ -267,7 +267,7 @@ async def test_a_first_cycle_marks_each_day_once_and_an_idle_cycle_nothing() -> 
     assert engine.commits[LINKS] - before <= 4  # the summaries, and no mark
 
 
-def test_an_hour_is_bounded_and_keeps_the_links_of_most_accounts() -> None:
+def test_an_hour_is_bounded_and_keeps_the_links_that_the_greatest_number_of_accounts_shared() -> None:
     found = [
         (f"did:plc:{name}", item_at("", START + number, f"https://{number}.example"))
         for number in range(MAX_HOUR_LINKS + 50)

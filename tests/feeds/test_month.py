@@ -33,7 +33,7 @@ from perdure.feeds import (
 )
 from perdure.feeds.alarms import LATE_GRACE, Alarm, AlarmState, find_alarms
 from perdure.feeds.bluesky import BlueskySource, open_bluesky
-from perdure.feeds.item_audit import audit_account
+from perdure.feeds.completeness_audit import audit_account
 from perdure.feeds.settings import BlueskySettings
 from perdure.storage import Micros, Storage
 from perdure.storage.memory import MemoryEngine
@@ -47,11 +47,11 @@ from .virtual_time import run, virtual_clock
 
 MONTH: Micros = 30 * DAY
 CHECK: Micros = 10 * MINUTE
-"""How often somebody looks at the status."""
+"""How often the status is read."""
 PACES = [HOUR // 2, HOUR, 2 * HOUR, 2 * HOUR, 4 * HOUR, 6 * HOUR, 8 * HOUR, 12 * HOUR, DAY, 2 * DAY]
 """How often each account posts, on average."""
 POLLING = PollSettings(posts_per_page=20)
-PASSWORD = "abcd-efgh"  # noqa: S105 - of nobody
+PASSWORD = "abcd-efgh"  # noqa: S105 - a test value
 JWT_EXPIRED = Fault(how="refused", times=None, status=401, error="JwtExpired", path=FEED)
 """The AppView's verdict on a token of the PDS, which the PDS passes on."""
 
@@ -186,7 +186,7 @@ class Month:
         found.end = self.clock()
 
     async def watch(self) -> None:
-        """Look at the status again and again, as somebody would who trusts it."""
+        """Read the status again and again, as a user would who relies on it."""
         while True:
             await self.sleep(CHECK)
             accounts = await self.accounts()

@@ -125,7 +125,7 @@ async def test_an_item_of_a_newer_version_is_skipped_and_kept(
          parse_item, {"kind": "video"}, {"links": "none"}),
     ],
 )  # fmt: skip
-def test_damage_is_told_from_a_newer_version(
+def test_damage_is_distinguished_from_a_newer_version(
     record: Record, read: Callable[[Record], object], unknown: dict[str, Any], damage: dict[str, Any]
 ) -> None:
     read(record)

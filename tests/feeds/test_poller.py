@@ -1,4 +1,4 @@
-"""Many accounts: each at its time, by one poller at once, and no failure is anybody else's."""
+"""Many accounts: each at its time, by one poller at once, and a failure affects no other account."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def failing(error: Exception, actor: str) -> Callable[[Question], Awaitable[None
 
 
 @in_virtual_time
-async def test_a_cycle_polls_everybody_once_and_tells_what_it_found() -> None:
+async def test_a_cycle_polls_each_account_once_and_reports_what_it_found() -> None:
     stage = await staged()
     cycle = await stage.poller().run_once()
     assert (cycle.polled, cycle.initial, cycle.new_items, cycle.pages, cycle.with_new_items) == (
@@ -267,17 +267,17 @@ async def test_a_backfill_finds_what_lies_below_the_look_back_and_nothing_twice(
 @in_virtual_time
 async def test_two_pollers_share_the_accounts_and_never_read_one_at_the_same_time() -> None:
     stage = await staged(accounts=40, posts=25)
-    under_way: set[str] = set()
+    in_flight: set[str] = set()
 
     async def busy(question: Question) -> None:
         if question.kind != "page":
             return
-        assert question.actor not in under_way
-        under_way.add(question.actor)
+        assert question.actor not in in_flight
+        in_flight.add(question.actor)
         try:
             await asyncio.sleep(0.05)
         finally:
-            under_way.discard(question.actor)
+            in_flight.discard(question.actor)
 
     stage.source.before = busy
     async with running(stage.poller("one")), running(stage.poller("two")):
@@ -291,11 +291,11 @@ async def test_two_pollers_share_the_accounts_and_never_read_one_at_the_same_tim
 
 
 @in_virtual_time
-async def test_an_account_that_somebody_polls_is_refused_to_others() -> None:
+async def test_an_account_that_is_being_polled_is_refused_to_others() -> None:
     stage = await staged(accounts=1)
     (did,) = stage.dids
     stored = await stage.store.get(did)
-    stage.source.before = failing(SourceUnavailable("slow"), "nobody")
+    stage.source.before = failing(SourceUnavailable("slow"), "unknown")
     first = asyncio.create_task(stage.poller("one").poll(stored))
     await asyncio.sleep(0.01)
     with pytest.raises(PollInProgress):
@@ -402,7 +402,7 @@ class Full(ForwardingEngine):
 
 
 @in_virtual_time
-async def test_a_storage_that_takes_nothing_is_not_stormed() -> None:
+async def test_a_storage_that_refuses_writes_is_not_flooded() -> None:
     stage = await staged()
     full = FeedStore(Storage(Full(stage.store.storage)), clock=stage.clock)
     async with running(Poller(full, stage.source, TEN, on_outcome=stage.outcomes.append)):

@@ -15,7 +15,7 @@ from .virtual_time import in_virtual_time
 
 
 def busy(stage: Stage) -> str:
-    """Somebody who has posted 300 times in the last half hour."""
+    """An account with 300 posts in the last half hour."""
     did = stage.world.account("busy.test")
     for number in range(300):
         stage.world.publish(did, f"post {number}", at=stage.clock() - (300 - number) * 6 * 1_000_000)
@@ -66,7 +66,7 @@ async def test_a_running_poller_synchronises_follow_lists() -> None:
     followed = [stage.world.account(f"followed{number}.test") for number in range(3)]
     for did in followed[:2]:
         stage.world.follow(boss, did)
-    lists = FollowLists(actors=("nobody.test", "boss.test"), interval=6 * HOUR, prune=True)
+    lists = FollowLists(actors=("unknown.test", "boss.test"), interval=6 * HOUR, prune=True)
     poller = Poller(stage.store, stage.source, TEN, follow_lists=lists)
     async with running(poller):
         await asyncio.sleep(60)

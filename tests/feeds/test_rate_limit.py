@@ -1,4 +1,4 @@
-"""A source is asked no more often than it allows, by everybody together, and again when it fails."""
+"""All requests together stay within the rate limit of a source, and failed ones are retried."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_a_failure_is_tried_again_after_one_two_and_four_seconds() -> None
 
 
 @in_virtual_time
-async def test_after_the_last_retry_the_failure_is_told() -> None:
+async def test_after_the_last_retry_the_failure_is_raised() -> None:
     at, attempt = failing(*[SourceUnavailable("cut")] * 9)
     with pytest.raises(SourceUnavailable):
         await Retrier(RateLimiter(1), PATIENT).call(attempt)
@@ -57,7 +57,7 @@ async def test_what_cannot_get_better_is_not_tried_again() -> None:
 
 
 @in_virtual_time
-async def test_a_rate_limit_stops_everybody_until_it_is_over_and_is_no_failure() -> None:
+async def test_a_rate_limit_stops_all_requests_until_it_ends_and_is_no_failure() -> None:
     clock = virtual_clock()
     budget = RateLimiter(4, clock=clock)
     requests = Retrier(budget, PollSettings(max_retries=0))
@@ -109,15 +109,15 @@ async def test_what_the_headers_leave_is_not_used_up_but_for_a_reserve() -> None
 
 
 @in_virtual_time
-async def test_no_more_requests_are_under_way_than_there_are_connections() -> None:
-    under_way, most = 0, 0
+async def test_no_more_requests_are_in_flight_than_there_are_connections() -> None:
+    in_flight, most = 0, 0
 
     async def attempt() -> None:
-        nonlocal under_way, most
-        under_way += 1
-        most = max(most, under_way)
+        nonlocal in_flight, most
+        in_flight += 1
+        most = max(most, in_flight)
         await asyncio.sleep(1)
-        under_way -= 1
+        in_flight -= 1
 
     requests = Retrier(RateLimiter(3), PATIENT)
     await asyncio.gather(*(requests.call(attempt) for _ in range(10)))
@@ -136,13 +136,13 @@ async def test_an_answer_that_was_overtaken_does_not_raise_what_is_left() -> Non
     assert budget.remaining == 99
 
 
-@pytest.mark.parametrize(("told", "least", "most"), [(-9e9, 1, 2), (0, 1, 2), (1e15, 3599, 3601)])
-def test_what_a_source_says_about_its_rate_counts_within_reason(told: float, least: int, most: int) -> None:
+@pytest.mark.parametrize(("offset", "least", "most"), [(-9e9, 1, 2), (0, 1, 2), (1e15, 3599, 3601)])
+def test_what_a_source_says_about_its_rate_counts_within_reason(offset: float, least: int, most: int) -> None:
     """`retry-after: 0`, a clock that is wrong, a number of a million years."""
 
     async def one() -> None:
         clock = virtual_clock()
-        at, limited = failing(RateLimited(max(0, clock() + round(told))))
+        at, limited = failing(RateLimited(max(0, clock() + round(offset))))
         await Retrier(RateLimiter(1, clock=clock), PATIENT).call(limited)
         assert least <= at[1] - at[0] <= most
 

@@ -63,7 +63,7 @@ def test_what_is_not_said_is_as_documented(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("polling: {posts_per_page: 500}", "polling.posts_per_page: must be between 1 and 100, not 500"),
         ("polling: {posts_per_page: 0}", "polling.posts_per_page"),
@@ -77,11 +77,11 @@ def test_what_is_not_said_is_as_documented(tmp_path: Path) -> None:
         ("polling: [", "invalid YAML"),
     ],
 )
-def test_a_wrong_setting_is_named(tmp_path: Path, text: str, told: str) -> None:
+def test_a_wrong_setting_is_named(tmp_path: Path, text: str, message: str) -> None:
     path = file_of(tmp_path, "f.yaml", text)
     with pytest.raises(InvalidSettings) as raised:
         load_settings(path)
-    assert told in str(raised.value)
+    assert message in str(raised.value)
     assert str(path) in str(raised.value)
 
 

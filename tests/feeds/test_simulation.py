@@ -28,7 +28,7 @@ ODD = (
 
 
 def _lived(seed: int, knobs: Knobs | None = None) -> tuple[World, str]:
-    """A random history of somebody, with a friend whose posts are quoted and reposted."""
+    """A random history of an account, with a friend whose posts are quoted and reposted."""
     chance = Random(seed)
     world = World(seed=seed, knobs=knobs)
     did, friend = world.account(), world.account()
@@ -110,7 +110,7 @@ async def test_the_same_history_gives_the_same_answers(seed: int) -> None:
     assert await WorldSource(one).page(did, limit=10) == await WorldSource(other).page(did, limit=10)
 
 
-async def test_what_is_deleted_or_gone_is_shown_to_nobody() -> None:
+async def test_what_is_deleted_is_not_shown() -> None:
     world = World()
     did, friend = world.account(), world.account()
     deleted, kept = world.publish(friend, "deleted"), world.publish(friend, "kept")
@@ -191,7 +191,7 @@ async def test_the_world_shows_what_perdure_reads_over_http(style: Literal["keys
             items = [each.item for each in written]
             shown = [_plain(item) for item in await source.shown_items(items)]
             assert shown == [_plain(item) for item in await direct.shown_items(items)]
-            followed = [*world.accounts, "did:plc:nobody"]
+            followed = [*world.accounts, "did:plc:unknown"]
             assert await source.unfollowed(did, followed) == await direct.unfollowed(did, followed)
             assert await source.profiles([did]) == await direct.profiles([did])
             followed = [profile async for profile in source.follows(did)]
@@ -206,7 +206,7 @@ async def test_both_sources_fail_alike() -> None:
     async with FakeBluesky(world) as fake, reading(fake) as source:
         for foreign in ("fails", "malformed"):
             world.knobs.foreign = foreign
-            for actor, cursor in ((gone, None), ("did:plc:nobody", None), ("no name", None), (there, "x")):
+            for actor, cursor in ((gone, None), ("did:plc:unknown", None), ("no name", None), (there, "x")):
                 errors = [await _error(each, actor, cursor) for each in (source, WorldSource(world))]
                 assert errors[0] is errors[1], (actor, errors)
 
@@ -231,7 +231,7 @@ async def test_both_sources_know_an_unchanged_page() -> None:
 
 
 async def test_a_time_for_a_cursor_may_hide_what_has_the_same_time() -> None:
-    """Only if the knob says so: what nobody is shown, nobody can find."""
+    """Only if the knob is set: what is never shown cannot be found."""
     world = World(knobs=Knobs(cursors="time"))
     did = world.account()
     for _ in range(5):

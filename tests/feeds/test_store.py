@@ -13,10 +13,12 @@ from perdure.feeds import transitions
 from perdure.feeds.account import Account, AccountStatus, Gap, Lease, StoredAccount, insertion
 from perdure.feeds.errors import (
     AccountLeaseLost,
+    AccountUnavailable,
     AmbiguousHandle,
     CorruptFeedRecord,
     EditConflict,
     PollInProgress,
+    SourceUnavailable,
     UnknownAccount,
 )
 from perdure.feeds.item import Item, Link, is_storable
@@ -103,7 +105,7 @@ async def test_an_account_is_added_once_and_found_by_id_and_by_handle(store: Fee
     await settle(store)
     for name in (ANNA, "anna.test", "@Anna.Test"):
         assert (await store.find(name)).account == made.account
-    for name in ("did:plc:nobody", "nobody.test"):
+    for name in ("did:plc:unknown", "unknown.test"):
         with pytest.raises(UnknownAccount, match="perdure feeds list"):
             await store.find(name)
 
@@ -117,8 +119,8 @@ async def test_a_handle_that_two_accounts_had_is_not_guessed(store: FeedStore) -
 
 
 async def test_accounts_are_read_a_page_at_a_time_and_named_by_their_ids(store: FeedStore) -> None:
-    everybody = {f"did:plc:{number:03}": f"n{number}.test" for number in range(7)}
-    for name, handle in everybody.items():
+    accounts = {f"did:plc:{number:03}": f"n{number}.test" for number in range(7)}
+    for name, handle in accounts.items():
         await added(store, name, handle)
         passes(store, 1)
     await settle(store)
@@ -128,11 +130,13 @@ async def test_accounts_are_read_a_page_at_a_time_and_named_by_their_ids(store: 
         page, more = await store.account_page(last, 3)
         seen += [each.account.account_id for each in page]
         last = page[-1]
-    assert sorted(seen) == sorted(everybody)
-    assert await store.handles([*everybody, *everybody, "did:plc:nobody"]) == everybody
+    assert sorted(seen) == sorted(accounts)
+    assert await store.handles([*accounts, *accounts, "did:plc:unknown"]) == accounts
 
 
-async def test_what_is_no_account_is_passed_over(store: FeedStore, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_record_that_is_not_an_account_is_skipped(
+    store: FeedStore, caplog: pytest.LogCaptureFixture
+) -> None:
     await added(store)
     broken = insertion(account("did:plc:broken")).record
     await store.storage.commit([Insert(record=replace(broken, body="{}"))], now=START)
@@ -206,7 +210,7 @@ async def test_everything_about_an_account_comes_back(store: FeedStore) -> None:
     assert (await store.get(ANNA)).account == full
 
 
-async def test_a_removed_account_is_gone_and_its_items_go_only_when_told(store: FeedStore) -> None:
+async def test_a_removed_account_keeps_its_items_unless_asked_to_delete_them(store: FeedStore) -> None:
     await added(store)
     await store.add_items(ANNA, [item(n) for n in range(60)])
     await store.remove(ANNA)
@@ -239,8 +243,8 @@ async def test_items_are_listed_newest_first_across_accounts_and_within_one(stor
     await store.add_items(ANNA, [item(1), item(3), item(5, kind="repost")])
     await store.add_items("did:plc:bob", [item(2), item(4)])
     await settle(store)
-    everybody = [(who, each.time - START) async for who, each in store.newest_items()]
-    assert everybody == [(ANNA, 5), ("did:plc:bob", 4), (ANNA, 3), ("did:plc:bob", 2), (ANNA, 1)]
+    accounts = [(who, each.time - START) async for who, each in store.newest_items()]
+    assert accounts == [(ANNA, 5), ("did:plc:bob", 4), (ANNA, 3), ("did:plc:bob", 2), (ANNA, 1)]
     assert [each.time - START async for _, each in store.newest_items(ANNA, since=START + 3)] == [5, 3]
     assert [each.time - START async for _, each in store.newest_items(ANNA, kind="repost")] == [5]
 
@@ -257,7 +261,7 @@ async def test_as_many_of_the_largest_items_fit_into_a_commit_as_it_takes(store:
     assert await store.add_items(ANNA, large) == large
 
 
-def test_what_does_not_fit_into_a_record_is_told_from_what_does() -> None:
+def test_what_fits_into_a_record_is_distinguished_from_what_does_not() -> None:
     assert is_storable(item(1))
     for odd in (
         item(1, uri=""),
@@ -382,6 +386,18 @@ async def test_one_that_was_polled_since_it_was_listed_cannot(store: FeedStore) 
             pass
 
 
+async def test_one_that_became_unavailable_after_a_failure_since_it_was_listed_cannot(
+    store: FeedStore,
+) -> None:
+    await added(store)
+    await store.update(ANNA, lambda each: transitions.poll_failed(each, SourceUnavailable("down"), now=5))
+    listed = await store.get(ANNA)
+    await store.update(ANNA, lambda each: transitions.poll_failed(each, AccountUnavailable("gone"), now=6))
+    with pytest.raises(PollInProgress):
+        async with acquire_lease(store, listed, "me"):
+            pass
+
+
 async def test_an_account_that_was_suspended_while_its_poller_died_is_not_due(store: FeedStore) -> None:
     stored = await added(store)
     async with acquire_lease(store, stored, "dying"):
@@ -400,7 +416,7 @@ async def test_what_an_operator_changes_during_a_poll_is_not_undone(store: FeedS
     assert (after.status, after.watermark, after.lease) == (AccountStatus.SUSPENDED, 7, None)
 
 
-async def test_a_hold_is_given_back_by_whoever_fails(store: FeedStore) -> None:
+async def test_a_lease_is_released_when_its_poll_fails(store: FeedStore) -> None:
     stored = await added(store)
     with pytest.raises(RuntimeError, match="broken"):
         async with acquire_lease(store, stored, "me"):
@@ -408,7 +424,7 @@ async def test_a_hold_is_given_back_by_whoever_fails(store: FeedStore) -> None:
     assert (await store.get(ANNA)).account == stored.account
 
 
-async def test_who_holds_an_account_that_was_removed_is_told(store: FeedStore) -> None:
+async def test_the_lease_of_an_account_that_was_removed_is_lost(store: FeedStore) -> None:
     stored = await added(store)
     async with acquire_lease(store, stored, "me") as held:
         await store.remove(ANNA)
@@ -450,7 +466,7 @@ async def test_an_account_that_others_change_all_the_time_is_busy(store: FeedSto
 
 
 class Rival(FeedStore):
-    """A store on which somebody else writes the account after each read."""
+    """A store in which another client writes the account after each read."""
 
     def __init__(self, store: FeedStore) -> None:
         super().__init__(store.storage, clock=store.clock)

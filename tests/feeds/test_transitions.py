@@ -287,7 +287,7 @@ def test_a_lease_that_is_renewed_leaves_the_counts_as_they_are() -> None:
     assert transitions.leased(replace(BEFORE, profile_posts=10), Lease("me", NOW + 9)).profile_posts == 10
 
 
-def test_the_summary_tells_the_share_with_a_mark() -> None:
+def test_the_summary_has_the_share_of_accounts_with_a_watermark() -> None:
     summary = summarize(
         [BEFORE, replace(BEFORE, watermark=None), replace(BEFORE, status=AccountStatus.SUSPENDED)], now=NOW
     )

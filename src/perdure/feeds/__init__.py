@@ -1,16 +1,16 @@
-"""Polls the feeds of social media accounts without missing or repeating a post.
+"""Polls the feeds of social media accounts, and stores each post once.
 
-Accounts and posts are kept in the same kind of storage as tasks. Commands, web pages and tools use only the
-class `Feeds` in `api`. To understand the implementation, read `watermark_and_gaps` (the rules), then `poll`
-(one poll of one account), then `poller` (many accounts). A source is an object that implements
+Accounts and posts are kept in the same kind of storage as tasks. Commands, web pages and tools manage feeds
+through the class `Feeds` in `api`. To understand the implementation, read `watermark_and_gaps` (the rules),
+then `poll` (one poll of one account), then `poller` (many accounts). A source is an object that implements
 `source.FeedSource`, such as `bluesky.BlueskySource`.
 """
 
 from .account import Account, AccountStatus, Gap
 from .api import Feeds
 from .api_types import FeedSummary, summarize
+from .completeness_audit import AuditReport, audit_account
 from .item import Item, Link
-from .item_audit import AuditReport, audit_account
 from .link_ranking import LinkIndex, Ranking, SharedLink
 from .poll import PolledElsewhere, PollFailed, PollOutcome, PollSkipped, PollSucceeded
 from .poller import CycleStats, Poller

@@ -1,9 +1,10 @@
 """The stored state of an account: how far its feed has been read, and when the next poll is due.
 
 The *watermark* is the time of the newest item that polls have read. Polls never lower it. A *gap* is a part
-of the feed that has not been read yet. It extends down to a time called its *floor*, and has a cursor from
-which reading continues. Apart from back-dated items, every item between `Account.history_start` and the
-watermark is either stored or inside a gap. This module performs no I/O and reads no clock.
+of the feed that polls have not read yet or must read again. Polls continue to read a gap at its *cursor*,
+from newer to older items, until they reach a time called the *floor*. Every item between
+`Account.history_start` and the watermark is either stored or inside a gap, except backdated items, invalid
+items, and items that were deleted because of their age. This module performs no I/O and reads no clock.
 """
 
 from __future__ import annotations
@@ -20,31 +21,40 @@ from .errors import CorruptFeedRecord
 
 ACCOUNTS = Space("accounts")
 POLLS = "polls"
-"""The storage lane (a timer queue) in which accounts wait for their next poll or the end of their lease."""
+"""The storage lane (a timer queue) in which accounts wait for their next poll or, while they are leased, for
+the end of their lease."""
 MANUAL_ORIGIN = "manual"
-"""The origin of an account that an operator added."""
+"""The origin of accounts that an operator added (see `Account.origins`)."""
 
 
 class AccountStatus(StrEnum):
-    """Whether an account is polled. The value is also the tag of the account's stored record."""
+    """Whether an account is polled.
+
+    The value is also the tag of the account's record. Storages can list and count records by tag.
+    """
 
     ACTIVE = "active"
     """The account is polled at its own interval."""
     UNAVAILABLE = "unavailable"
-    """The source does not show the account. Polls check at growing intervals whether the account is back."""
+    """The source does not show the account. Polls check at growing intervals whether it is shown again."""
     SUSPENDED = "suspended"
     """No polls of the account are scheduled until it is resumed."""
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A part of the feed that has not been read yet. It is read from newer to older items."""
+    """A part of the feed that has not been read yet or must be read again.
+
+    Polls read it from newer to older items.
+    """
 
     cursor: str | None = None
     """The source's cursor from which reading continues, or None to start from the newest item."""
     floor: Timestamp
-    """Items must be read at least back to this time."""
+    """The feed must be read at least back to this time."""
     late_floor: Timestamp
-    """The earliest time to which reading may continue below `floor`, as long as pages contain new items."""
+    """Polls stop at `floor`, unless a page that reaches it contains late (backdated) items. In that case,
+    they read further pages, until a page contains no late items or reaches `late_floor`. If both times are
+    equal, polls always stop at `floor`. See `watermark_and_gaps`."""
     cursor_rejections: int = 0
     """Number of times that the source has rejected the cursor."""
     is_restarted: bool = False
@@ -62,25 +72,29 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     """The stored state of one account, including how far its feed has been read."""
 
     account_id: str
-    """The permanent id of the account: a DID."""
+    """The permanent id of the account: a DID (decentralized identifier)."""
     handle: str
     """The handle from the most recently read profile."""
     added_at: Timestamp
     origins: tuple[str, ...] = (MANUAL_ORIGIN,)
-    """What added the account: `manual` (an operator), or `follows:<id>` (the follow list of account <id>)."""
+    """How the account was added: `manual` (by an operator) or `follows:<id>` (account <id> follows it)."""
     status: AccountStatus = AccountStatus.ACTIVE
     reason: str = ""
     """Why the account is unavailable or suspended, or why its most recent poll failed. Otherwise empty."""
     history_start: Timestamp | None = None
-    """The time back to which polls read the feed: the time of the first poll minus the initial look-back."""
+    """The time back to which the feed is read: the time of the first poll minus `initial_lookback_hours`.
+    None before the first poll."""
     watermark: Timestamp | None = None
-    """The time of the newest item that polls have read. None if no item has been read."""
+    """The time of the newest item that polls have read, or None if they have not read any item. Items that
+    are dated too far in the future do not raise the watermark."""
     gaps: tuple[Gap, ...] = ()
-    """The parts of the feed that have not been read yet, newest first."""
+    """The parts of the feed that have not been read yet or must be read again, newest first."""
     deep_watermark: Timestamp | None = None
-    """The watermark before the most recent deep read (a search for back-dated posts)."""
+    """The watermark before the most recent deep read (a search for backdated posts). None before the first
+    deep read. The first poll that starts with a watermark counts as a deep read."""
     etag: str | None = None
-    """The ETag of the newest page, to detect changes. None if there may be unread items below that page."""
+    """The ETag of the newest page, to detect changes. None if the next poll must read the page even if it is
+    unchanged."""
     lease: Lease | None = None
     next_poll_at: Timestamp
     """The time at which the next poll is due."""
@@ -88,13 +102,13 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     """The planned time between two polls. It adapts to how often the account posts."""
     consecutive_failures: int = 0
     failing_since: Timestamp | None = None
-    """The time of the first of the current consecutive failures. None if the most recent poll succeeded."""
+    """The time of the first failure in the current series of failed polls, or None if there is no series."""
     last_polled_at: Timestamp | None = None
     last_wait: Interval | None = None
-    """The time between the most recent scheduled poll and the poll before it."""
+    """The time between the latest successful scheduled poll and the poll before it. None if it is unknown."""
     cadence: Interval | None = None
     """The actual time between polls: the smaller of the two most recent values of `last_wait`. After an
-    outage, the most recent value alone would be far too large."""
+    outage, the most recent value alone would be far too large. None if it is not known."""
     posts_fetched_count: int = 0
     """Number of new items, including reposts, that polls have found."""
     pages_read: int = 0
@@ -102,21 +116,22 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     invalid_records: int = 0
     """Number of invalid records in the source's responses that polls have skipped."""
     profile_posts: int | None = None
-    """The post count in the most recently read profile. None if the count is unknown."""
+    """The most recently read post count of the profile. None if it is unknown."""
     unseen_posts: int = 0
-    """Number of posts that profiles include in their counts but that polls and audits have not found."""
+    """Number of posts included in the profile's post count that neither polls nor audits have found."""
     unseen_since: Timestamp | None = None
     """The time at which `unseen_posts` rose above 0. None while `unseen_posts` is 0."""
     unseen_polls: int = 0
-    """Number of consecutive polls that found nothing new while there were unseen posts."""
+    """Number of consecutive polls that found nothing new although `unseen_posts` was above 0."""
     empty_polls: int = 0
     """Number of consecutive polls that found nothing new."""
     profile_read_at: Timestamp | None = None
     """The time at which the profile was most recently read."""
     posts_since_profile: int = 0
-    """Number of posts (not reposts) found since `profile_read_at` that `profile_posts` does not include."""
+    """Number of posts (not reposts) found since `profile_read_at` that might not be
+    included in `profile_posts`."""
     uncounted_posts: int = 0
-    """Number of posts found before `profile_read_at` that `profile_posts` does not include yet."""
+    """Number of posts found before `profile_read_at` that `profile_posts` probably does not include yet."""
 
     @property
     def is_repeated(self) -> bool:
@@ -139,7 +154,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
 
 
 class StoredAccount(msgspec.Struct, frozen=True):
-    """An account and the record from which it was decoded. A write fails if the stored record has changed."""
+    """An account and its record. Replacing the record fails if it has changed since it was read."""
 
     account: Account
     record: Record
@@ -183,9 +198,10 @@ def account_address(account_id: str) -> Address:
 
 
 def _lane_and_wake_time(account: Account) -> tuple[str | None, Micros | None]:
-    """Return the lane and the wake time for the record of an account.
+    """Return the lane and the wake time for the record of an account. Both are None for a suspended account.
 
-    A leased account is due when its lease expires, so that another poller polls it if the first was killed.
+    A leased account is due when its lease expires. If the poller that leased the account was killed, another
+    poller then polls it.
     """
     if account.status is AccountStatus.SUSPENDED:
         return None, None

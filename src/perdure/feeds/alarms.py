@@ -1,7 +1,7 @@
 """Detects polling problems by examining only the stored accounts. There are four kinds of alarms:
 
     late       an account is polled too late or not at all, because no poller is running or pollers are slow
-    failing    the polls of an account have been failing for longer than its poll interval
+    failing    several consecutive polls of an account have failed, for longer than its poll interval
     unseen     a profile counts posts that polls do not find
     repeated   every poll of an account reads its feed as if the account were new
 
@@ -27,7 +27,8 @@ AlarmKind: TypeAlias = Literal["late", "failing", "unseen", "repeated"]
 
 ALARM_KINDS: tuple[AlarmKind, ...] = get_args(AlarmKind)
 LATE_GRACE: Micros = 2 * MINUTE
-"""Extra time before an account counts as late, because a killed poller's leases stay valid for a minute."""
+"""Extra time before an account counts as late. If a poller is killed, other pollers cannot poll its accounts
+until its leases expire, which by default takes up to a minute."""
 ALARM_FAILURES = 3
 """Minimum number of consecutive failed polls for the alarm `failing`."""
 ALARM_EMPTY_POLLS = 2
@@ -46,7 +47,7 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     """Number of affected accounts."""
     handles: tuple[str, ...]
-    """The handles of affected accounts, up to `MAX_NAMED_ACCOUNTS` of them."""
+    """The handles of up to `MAX_NAMED_ACCOUNTS` affected accounts."""
 
 
 AlarmState: TypeAlias = Literal["raised", "cleared"]
@@ -99,7 +100,8 @@ def _find_alarms(accounts: Sequence[Account], now: Micros) -> Iterator[Alarm]:
     if failing := [each for each in accounts if _is_failing(each, now)]:
         since = min(each.failing_since or now for each in failing)
         reason = " ".join(failing[0].reason.split())[:200]
-        yield _alarm("failing", failing, f"not read since {_format_time(since)}: {reason}", of=len(accounts))
+        problem = f"failing (first failure: {_format_time(since)}): {reason}"
+        yield _alarm("failing", failing, problem, of=len(accounts))
     if unseen := [each for each in accounts if _has_unseen_posts(each)]:
         posts = sum(each.unseen_posts for each in unseen)
         counts = f"profiles count {posts} more than polls have found"
@@ -109,10 +111,12 @@ def _find_alarms(accounts: Sequence[Account], now: Micros) -> Iterator[Alarm]:
 
 
 def _late_at(account: Account, now: Micros, usual_cadence: Micros) -> Micros:
-    """Return the time after which an account is late: its due time plus one interval and a grace period.
+    """Return the time after which an account is late: one interval and a grace period after it is due.
 
-    `usual_cadence` is used for an account that does not have its own cadence yet. An account that is
-    being polled is late only if no page has been read for one interval and the grace period.
+    The interval is the poll interval of the account or its cadence (see `Account.cadence`), whichever is
+    longer. If the cadence is unknown, `usual_cadence` is used instead. The account is due at `next_poll_at`,
+    or one cadence after its previous poll, whichever is later. While the account is being polled, it is due
+    at `next_poll_at` or when the latest page was read, whichever is later.
     """
     cadence = usual_cadence if account.cadence is None else account.cadence
     due = account.next_poll_at
@@ -122,7 +126,7 @@ def _late_at(account: Account, now: Micros, usual_cadence: Micros) -> Micros:
 
 
 def _is_failing(account: Account, now: Micros) -> bool:
-    """Return whether several polls of an account have failed in a row, for longer than its poll interval."""
+    """Return whether several consecutive polls of an account failed, for longer than its poll interval."""
     since = account.failing_since
     return (
         account.status is AccountStatus.ACTIVE
@@ -147,7 +151,8 @@ def _alarm(kind: AlarmKind, accounts: Sequence[Account], problem: str, *, of: in
     """Return an alarm with a message such as "2 of 9 accounts (a, b) are overdue", where `of` is 9."""
     handles = tuple(each.handle for each in accounts[:MAX_NAMED_ACCOUNTS])
     count = len(accounts)
-    total = f"{count} of {of} accounts" if of is not None else f"{count} account{'s' if count > 1 else ''}"
+    among = count if of is None else of
+    total = f"{'' if of is None else f'{count} of '}{among} account{'' if among == 1 else 's'}"
     names = ", ".join(handles) + (", ..." if count > len(handles) else "")
     verb = "is" if count == 1 else "are"
     return Alarm(kind=kind, message=f"{total} ({names}) {verb} {problem}", count=count, handles=handles)

@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Self, TypeAlias
+from typing import Self, TypeAlias
 
 import anyio
 from msgspec.structs import replace
@@ -25,7 +25,7 @@ from ..storage import Micros, Position, open_storage
 from ..storage.time_types import HOUR
 from . import transitions, watermark_and_gaps
 from .account import ACCOUNTS, POLLS, Account, AccountStatus
-from .account_names import find_profiles, is_account_name, normalize_account_name, parse_account_name
+from .account_lookup import find_profiles, is_account_name, normalize_account_name, parse_account_name
 from .alarms import OnAlarm, log_alarm
 from .api_types import (
     AccountAudit,
@@ -35,39 +35,33 @@ from .api_types import (
     AccountSummary,
     BackfillReport,
     ChangeReport,
-    FailingAccount,
     FeedItem,
     FeedStatus,
     ItemPage,
-    LinkRanking,
     RankedLink,
     Schedule,
     summarize,
 )
+from .completeness_audit import audit_account
 from .errors import (
     AccountUnavailable,
     AmbiguousHandle,
     AuthenticationFailed,
     FeedError,
-    InvalidSettings,
     RequestRejected,
     SourceError,
     UnknownAccount,
 )
 from .follow_list_sync import add_account, is_pruned, sync_follow_list
 from .item import ItemKind
-from .item_audit import audit_account
 from .lease import LEASE_DURATION
-from .link_ranking import LinkIndex
+from .link_ranking import LinkIndex, Ranking
 from .poll import PollFailed, PollSkipped, PollSucceeded
 from .poller import CycleStats, OnOutcome, Poller
 from .rate_limit import RateLimiter
 from .settings import FeedSettings
-from .source import AuditSource, FeedSource, FollowSource
+from .source import AuditSource, FeedSource, FollowSource, open_source
 from .store import AccountEdit, FeedStore, older_than
-
-if TYPE_CHECKING:
-    from .bluesky import BlueskySource
 
 log = logging.getLogger("perdure.feeds")
 
@@ -89,7 +83,7 @@ class Feeds:
         source: FeedSource | None = None,
         lease_seconds: float = LEASE_DURATION / 1e6,
     ) -> None:
-        """Create an object that reads feeds from `source`, or from Bluesky if `source` is None.
+        """Create an instance that reads feeds from `source`, or from Bluesky if `source` is None.
 
         The connection to Bluesky is opened when it is first needed, and closed at the end of `async with`.
         If a poller is killed, other pollers can poll its accounts after `lease_seconds`.
@@ -97,7 +91,8 @@ class Feeds:
         self.store = store
         self.settings = settings or FeedSettings()
         self.rate_limiter = RateLimiter(self.settings.polling.connections)
-        """Limits the requests to Bluesky. Set its `on_wait` to a callback that reports long waits."""
+        """Limits the requests to the Bluesky server from which feeds are read. By default, it logs when
+        requests must wait. To change that, set its `on_wait`."""
         self._source = source
         self._lease_duration: Micros = round(lease_seconds * 1e6)
         self._links = LinkIndex(store)
@@ -127,7 +122,10 @@ class Feeds:
         await self._exit_stack.aclose()
 
     async def source(self) -> FeedSource:
-        """Return the source passed to `__init__`, or connect to Bluesky. Raise InvalidSettings on failure."""
+        """Return the source that was passed to `__init__`. If there was none, return a connection to Bluesky.
+
+        Raise InvalidSettings if a setting is invalid or a required package is not installed.
+        """
         async with self._connecting:
             if self._source is None:
                 opening = open_source(self.settings, self.rate_limiter)
@@ -137,9 +135,9 @@ class Feeds:
     # Changing accounts
 
     async def add(self, names: Sequence[str], *, dry_run: bool = False) -> ChangeReport:
-        """Add accounts to be polled. The report lists names for which no account was found."""
-        wanted = list(dict.fromkeys(normalize_account_name(name) for name in names))
-        valid = [name for name in wanted if is_account_name(name)]
+        """Add accounts to be polled. The report also lists names for which no account was found."""
+        normalized = list(dict.fromkeys(normalize_account_name(name) for name in names))
+        valid = [name for name in normalized if is_account_name(name)]
         profiles = await find_profiles(await self.source(), valid) if valid else []
         changes = [
             await add_account(self.store, profile, settings=self.settings.polling, dry_run=dry_run)
@@ -147,7 +145,7 @@ class Feeds:
         ]
         known = {name.lower() for each in profiles for name in (each.account_id, each.handle)}
         unknown: list[str] = []
-        for name in wanted:
+        for name in normalized:
             if name.lower() in known:
                 continue
             try:
@@ -189,7 +187,7 @@ class Feeds:
     async def suspend(self, names: Sequence[str], *, reason: str = "", dry_run: bool = False) -> ChangeReport:
         """Stop polling accounts until they are resumed. A non-empty `reason` replaces any earlier reason.
 
-        Follow lists do not resume accounts that this method suspended.
+        Synchronizing a follow list does not resume accounts that this method suspended.
         """
         changes: list[AccountChange] = []
         for account in await self._find_all(names):
@@ -208,12 +206,20 @@ class Feeds:
         return await self._edit_all(names, edit, "resumed", dry_run=dry_run)
 
     async def reset(self, names: Sequence[str], *, dry_run: bool = False) -> ChangeReport:
-        """Forget how far accounts have been read. The next polls read them as if they were new.
+        """Forget how far the feeds of accounts have been read.
 
-        Stored items are kept and not duplicated.
+        The next polls read the feeds as if the accounts were new. Stored items are kept and not duplicated.
         """
         edit = partial(transitions.reset, now=self.store.clock())
         return await self._edit_all(names, edit, "reset", dry_run=dry_run)
+
+    async def copy_accounts(self, url: str) -> None:
+        """Add all accounts to the storage at `url`. If there are no accounts, that storage is not created."""
+        if accounts := await self._all_accounts():
+            async with await open_storage(url) as storage:
+                target = FeedStore(storage)
+                for account in accounts:
+                    await target.add(account)
 
     async def _edit_all(
         self, names: Sequence[str], edit: AccountEdit, action: str, *, dry_run: bool
@@ -239,24 +245,29 @@ class Feeds:
     # Polling
 
     async def poll(self, name: str) -> PollSucceeded | PollSkipped | PollFailed:
-        """Poll an account now, even if suspended. Raise PollInProgress if another poller is polling it."""
+        """Poll an account now, even if it is suspended.
+
+        Raise PollInProgress if another poller is polling the account.
+        """
         poller = await self._poller()
         return await poller.poll(await self.store.find(parse_account_name(name)))
 
     async def run(self, *, on_outcome: OnOutcome | None = None, on_alarm: OnAlarm = log_alarm) -> None:
         """Poll each account at its own interval, until cancelled.
 
-        Several processes can call this method with the same storage. Each process also refreshes profiles,
-        follow lists and link summaries, checks alarms, and deletes items older than the retention period.
+        Several processes can call this method with the same storage. Each process also refreshes profiles
+        and link summaries, synchronizes follow lists, reports alarms, and deletes items that are older than
+        the retention period.
         """
         poller = await self._poller(on_outcome, on_alarm)
         await poller.run()
 
     async def run_once(self, *, on_outcome: OnOutcome | None = None) -> CycleStats:
-        """Poll every active account once, due or not, and every unavailable account that is due.
+        """Poll every active account once, even if it is not due. Also poll unavailable accounts that are due.
 
-        Read the profiles first, so that the polls can find all posts that the profiles include in their
-        counts. At the end, delete items that are older than the retention period.
+        Refresh outdated profiles before polling. Otherwise a post that is written after a poll could be
+        included in the profile's post count, and would appear to be missing. At the end, delete items that
+        are older than the retention period.
         """
         poller = await self._poller(on_outcome)
         try:
@@ -264,7 +275,7 @@ class Feeds:
         except AuthenticationFailed:
             raise
         except SourceError as error:
-            log.warning("polling without reading the profiles first: %s", error)
+            log.warning("could not read the profiles; polling without them: %s", error)
         cycle = await poller.run_once()
         await poller.remove_old_items()
         return cycle
@@ -291,8 +302,9 @@ class Feeds:
     ) -> AsyncGenerator[AccountAudit]:
         """Compare the stored items of one or all accounts with the source. Yield one result per account.
 
-        Store missing items. With `history`, also store items that are older than the first poll's look-back.
-        With `remove`, delete items that no longer exist at the source. If one audit fails, start the next.
+        Store missing items. With `history`, also store items that were written before
+        `Account.history_start`. With `remove`, delete items that no longer exist at the source. If the audit
+        of one account fails, continue with the next account.
         """
         source = await self.source()
         if not isinstance(source, AuditSource):
@@ -334,7 +346,7 @@ class Feeds:
             summary=summary,
             watermark_share=summary.watermark_share,
             items=await self.store.count_items(),
-            failing=tuple(FailingAccount.from_account(each) for each in accounts if each.has_failures),
+            failing=tuple(AccountSummary.from_account(each) for each in accounts if each.has_failures),
             now=now,
         )
 
@@ -365,7 +377,10 @@ class Feeds:
         return [AccountSummary.from_account(account) for account in found]
 
     async def account_page(self, after: str | None = None, *, limit: int) -> AccountPage:
-        """Return a page of accounts in the order in which they were added, starting after account `after`."""
+        """Return a page of accounts in the order in which they were added.
+
+        If `after` is an account id, the page starts after that account.
+        """
         before = None if after is None else await self.store.get(after)
         found, has_more = await self.store.account_page(before, limit)
         accounts = tuple(stored.account for stored in found)
@@ -385,7 +400,10 @@ class Feeds:
         return [AccountSummary.from_account(each) for each in due]
 
     async def schedule(self) -> Schedule:
-        """Count the polled accounts and find the time of the next poll, without reading all accounts."""
+        """Return the number of accounts that are not suspended, and the time of the next poll.
+
+        This is fast, because not all accounts are read.
+        """
         storage, now = self.store.storage, self.store.clock()
         counts = await storage.counts(ACCOUNTS, now=now)
         first = await storage.due(POLLS, until=now + MAX_WAIT, limit=1, now=now)
@@ -414,10 +432,11 @@ class Feeds:
     ) -> ItemPage:
         """Return a page of items from the feed of one account or of all accounts, newest first.
 
-        The page starts after the position `after`, or with the newest item older than `before`. With
-        `keep_ties`, items with the same time are never split between pages, so the time of the last item
-        can be passed as `before` to get the next page. `max_scanned` limits how many items are read if
-        filters exclude most of them.
+        The page starts with the newest item older than `before` or, if `before` is None, after the position
+        `after`. With `keep_ties`, items with the same time are not split between pages, so the time of the
+        last item can be passed as `before` to get the next page. `max_scanned` limits how many items are
+        read, in case filters exclude most of them. If this number is reached, the page can have fewer than
+        `limit` items.
         """
         account_id = None if name is None else await self._account_id(name)
         if before is not None:
@@ -453,36 +472,23 @@ class Feeds:
         limit: int = 20,
         max_items: int | None = None,
         max_handles: int | None = None,
-    ) -> LinkRanking:
+    ) -> Ranking[RankedLink]:
         """Return the links shared by the most accounts since the time `since`.
 
-        `max_items` limits how many items are read for hours without a stored link summary. `max_handles`
-        limits how many handles are listed for each link.
+        For hours without a stored link summary, items must be read. After about `max_items` items have been
+        read, further hours without a summary are left out. Up to `max_handles` handles are listed for each
+        link. For both parameters, None means no limit.
         """
         ranking = await self._links.ranking(self._time(since), limit=limit, max_items=max_items)
         named = {each for link in ranking.links for each in link.sharers[:max_handles]}
         handles = await self.store.handles(sorted(named))
         links = tuple(RankedLink.from_link(link, handles, max_handles) for link in ranking.links)
-        return LinkRanking(links=links, missing_hours=ranking.missing_hours)
+        return Ranking(links=links, missing_hours=ranking.missing_hours)
 
     def _time(self, time: Time) -> Micros:
         if isinstance(time, timedelta):
             return max(0, self.store.clock() - time // timedelta(microseconds=1))
         return time
-
-
-@asynccontextmanager
-async def open_source(
-    settings: FeedSettings, limiter: RateLimiter | None = None
-) -> AsyncGenerator[BlueskySource]:
-    """Connect to Bluesky. Raise InvalidSettings if a setting is invalid or a package is not installed."""
-    try:
-        from .bluesky import open_bluesky  # noqa: PLC0415 (the extra may be missing)
-    except ModuleNotFoundError as error:
-        reason = f"{error.name} is not installed; install the feeds extra: pip install 'perdure[feeds]'"
-        raise InvalidSettings("bluesky", reason) from error
-    async with open_bluesky(settings, limiter=limiter) as source:
-        yield source
 
 
 def _change(account: Account, action: str | None, note: str = "") -> AccountChange:

@@ -1,4 +1,4 @@
-"""The types that methods of `Feeds` return. All of them can be encoded as JSON."""
+"""Types that methods of `Feeds` return. All types in this module can be encoded as JSON."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ..storage import Micros, Position
 from ..storage.time_types import Timestamp
 from .account import Account, AccountStatus
 from .alarms import Alarm, find_alarms
+from .completeness_audit import AuditReport
 from .item import Item
-from .item_audit import AuditReport
 from .link_ranking import SharedLink
 from .poll import PollSucceeded
 
@@ -29,11 +29,11 @@ class AccountChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChangeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The changes that a method call made to accounts, or in a dry run would have made."""
+    """The changes that a method call made to accounts or, in a dry run, would have made."""
 
     changes: tuple[AccountChange, ...]
     unknown: tuple[str, ...] = ()
-    """Names for which the source has no account."""
+    """Names for which no account was found."""
     dry_run: bool = False
 
     def count(self, action: str | None) -> int:
@@ -87,28 +87,6 @@ class AccountPage(msgspec.Struct, frozen=True, kw_only=True):
     """Pass this account id as `after` to get the next page. None if this is the last page."""
 
 
-class FailingAccount(msgspec.Struct, frozen=True, kw_only=True):
-    """An account whose most recent poll failed."""
-
-    account: str
-    handle: str
-    status: AccountStatus
-    consecutive_failures: int
-    reason: str
-    next_poll_at: Timestamp
-
-    @classmethod
-    def from_account(cls, account: Account) -> FailingAccount:
-        return cls(
-            account=account.account_id,
-            handle=account.handle,
-            status=account.status,
-            consecutive_failures=account.consecutive_failures,
-            reason=account.reason,
-            next_poll_at=account.next_poll_at,
-        )
-
-
 class FeedSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Totals over all accounts, and the current alarms."""
 
@@ -127,7 +105,10 @@ class FeedSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def watermark_share(self) -> float:
-        """The fraction of accounts that have a watermark. It is low if polls fail or accounts never post."""
+        """The fraction of accounts that have a watermark (the time of the newest item that was read).
+
+        It is low if many accounts have never been polled successfully, or have never posted.
+        """
         return self.with_watermark / self.accounts if self.accounts else 0.0
 
 
@@ -158,12 +139,12 @@ class FeedStatus(msgspec.Struct, frozen=True, kw_only=True):
     summary: FeedSummary
     watermark_share: float
     items: int
-    failing: tuple[FailingAccount, ...]
+    failing: tuple[AccountSummary, ...]
     now: Timestamp
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """How many accounts are polled, and when the next poll is due."""
+    """The number of accounts that are not suspended, and the time at which the next poll is due."""
 
     accounts: int
     next_poll_at: Timestamp | None
@@ -232,14 +213,16 @@ class RankedLink(msgspec.Struct, frozen=True, kw_only=True):
     """A link and the accounts that shared it."""
 
     url: str
-    """The normalized URL, which is the same for all links to the same page (see `normalize_url`)."""
+    """The normalized URL (see `normalize_url`). Links with equal normalized URLs count as links to the same
+    page."""
     shared_url: str
     """The URL as it was first shared."""
     title: str
     sharers: int
     """Number of accounts that shared the link."""
     handles: tuple[str, ...]
-    """The handles of the first `max_handles` accounts that shared the link, earliest first."""
+    """The handles of the accounts that shared the link, earliest first. The parameter `max_handles` of
+    `Feeds.links` limits their number. If an account is not stored, its id is listed instead of its handle."""
     share_count: int
     """Number of times that the link was shared."""
     first_at: Timestamp
@@ -263,11 +246,3 @@ class RankedLink(msgspec.Struct, frozen=True, kw_only=True):
             today=link.today,
             day_before=link.day_before,
         )
-
-
-class LinkRanking(msgspec.Struct, frozen=True, kw_only=True):
-    """Links, ranked by the number of accounts that shared them, highest first."""
-
-    links: tuple[RankedLink, ...]
-    missing_hours: int
-    """Number of hours that the ranking leaves out because the limit `max_items` was reached."""

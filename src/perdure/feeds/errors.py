@@ -1,4 +1,4 @@
-"""The exceptions that `perdure.feeds` defines. They form this tree:
+"""The public exceptions of `perdure.feeds`. They form this tree:
 
     PerdureError
     └── FeedError
@@ -13,9 +13,9 @@
             ├── SourceUnavailable      the source cannot be reached, or its response is invalid (retryable)
             │   └── SourceServerError  the source reports an internal error
             ├── RateLimited            the source received too many requests (retryable, at `retry_at`)
-            ├── AccountUnavailable     the account is unknown, deactivated, taken down or renamed
+            ├── AccountUnavailable     the account does not exist, is deactivated, or was taken down
             │   └── AccountBlocked     the account blocks the logged-in user, or the user blocks the account
-            ├── InvalidActor           a handle or id is malformed or unknown
+            ├── InvalidActor           a handle or id is malformed, or the owner of a follow list is unknown
             ├── EmptyFollowList        a follow list is empty, so it cannot be used to suspend accounts
             ├── CursorRejected         the source does not accept a cursor that it returned earlier
             ├── AuthenticationFailed   credentials are missing or wrong; no request can succeed
@@ -33,7 +33,7 @@ from ..storage.errors import PerdureError
 
 
 class FeedError(PerdureError):
-    """The base class of all exceptions that `perdure.feeds` defines."""
+    """The base class of all public exceptions of `perdure.feeds`."""
 
 
 class InvalidSettings(FeedError):
@@ -59,7 +59,7 @@ class PollInProgress(FeedError):
     retryable = True
 
     def __init__(self, name: str, poller: str, *, retry_at: Micros | None = None) -> None:
-        super().__init__(f"{name} is already being polled by {poller}")
+        super().__init__(f"{name} is already being polled by {poller}; try again later")
         self.name = name
         self.poller = poller
         self.retry_at = retry_at
@@ -77,7 +77,7 @@ class EditConflict(FeedError):
 
 
 class AmbiguousHandle(FeedError):
-    """Raised when several stored accounts have the same handle, so the handle is ambiguous."""
+    """Raised when a handle is ambiguous because several stored accounts have it."""
 
     def __init__(self, handle: str, account_ids: Sequence[str]) -> None:
         super().__init__(f"several accounts have the handle {handle}; use a DID: {', '.join(account_ids)}")
@@ -102,7 +102,7 @@ class CorruptFeedRecord(FeedError):
 
 
 class SourceError(FeedError):
-    """The base class of errors that a source, such as Bluesky, causes."""
+    """The base class of errors in requests to a source, such as Bluesky."""
 
 
 class SourceUnavailable(SourceError):
@@ -129,12 +129,12 @@ class RateLimited(SourceError):
     retryable = True
 
     def __init__(self, retry_at: Micros | None) -> None:
-        super().__init__("rate limited by the source")
+        super().__init__("the source received too many requests")
         self.retry_at = retry_at
 
 
 class AccountUnavailable(SourceError):
-    """Raised when an account is temporarily or permanently missing at the source."""
+    """Raised when the source temporarily or permanently does not show an account."""
 
 
 class AccountBlocked(AccountUnavailable):
@@ -146,10 +146,13 @@ class InvalidActor(SourceError):
 
 
 class EmptyFollowList(SourceError):
-    """Raised when pruning with an empty follow list, which would suspend all accounts that the list added."""
+    """Raised when unfollowed accounts are to be suspended (pruned) but the follow list is empty.
+
+    Pruning would suspend every account that was added only from that list.
+    """
 
     def __init__(self, actor: str) -> None:
-        danger = "pruning would suspend every account that its follow list added"
+        danger = "pruning would suspend every account that was added only from its follow list"
         super().__init__(f"{actor} follows no accounts, so {danger}; run without pruning")
 
 

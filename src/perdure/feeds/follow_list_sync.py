@@ -1,7 +1,8 @@
-"""Synchronizes accounts with follow lists: adds followed accounts, and suspends unfollowed ones.
+"""Synchronizes accounts with follow lists: adds followed accounts and, on request, suspends unfollowed ones.
 
-Each account stores its origins: the follow lists that added it, and `manual` if an operator added it. An
-unfollowed account is suspended only if it has no other origin, so lists and operators do not conflict.
+Each account stores its origins: the follow lists from which it was added, and `manual` if an operator added
+it. Suspending unfollowed accounts is called pruning. An account that has another origin is not suspended,
+because another list still includes it or an operator wants it to be polled.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from .store import FeedStore
 log = logging.getLogger("perdure.feeds")
 
 PRUNE_REASON = "no longer followed by"
-"""`Account.reason` starts with these words if a follow list suspended the account."""
+"""`Account.reason` starts with these words if the account was suspended because it was unfollowed."""
 
 
 async def add_account(
@@ -38,7 +39,7 @@ async def add_account(
 ) -> AccountChange:
     """Add an account, or update the handle and origins of an account that is already stored.
 
-    If a follow list includes an account that was suspended because it was unfollowed, resume the account.
+    If `origin` is a follow list and the account was suspended because it was unfollowed, resume it.
     """
     change = partial(AccountChange, account=profile.account_id, handle=profile.handle)
     try:
@@ -102,7 +103,7 @@ async def _find_owner(source: FollowSource, actor: str) -> Profile:
 
 
 def is_pruned(account: Account) -> bool:
-    """Return whether the account is suspended because it is no longer followed."""
+    """Return whether the account is suspended because it was unfollowed."""
     return account.status is AccountStatus.SUSPENDED and account.reason.startswith(PRUNE_REASON)
 
 

@@ -29,7 +29,8 @@ class Link(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A link that an item contains."""
 
     url: str
-    """The normalized URL, which is the same for all links to the same page (see `normalize_url`)."""
+    """The normalized URL (see `normalize_url`). Links with equal normalized URLs count as links to the same
+    page."""
     via: LinkVia
     """Where the link was found: in a link card, a quoted post, a facet (marked-up text) or plain text."""
     title: str = ""
@@ -56,7 +57,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_fi
 
 
 def item_record(item: Item, account_id: str) -> Record:
-    """Encode the item as a record in the partition of the account."""
+    """Encode the item as a record. It is stored in the same partition as the account."""
     return Record(
         space=ITEMS,
         partition=account_id,

@@ -26,11 +26,11 @@ from .store import AccountEdit, FeedStore
 log = logging.getLogger("perdure.feeds")
 
 LEASE_DURATION: Micros = MINUTE
-"""A lease expires this long after its most recent renewal. Other pollers can then poll the account."""
+"""By default, a lease expires this long after its latest renewal. Other pollers can then poll the account."""
 
 
 class AccountLease:
-    """A poller's lease on an account. The poller changes the account only through this object."""
+    """A poller's lease on an account. A poll changes the account only through this object."""
 
     def __init__(self, store: FeedStore, stored: StoredAccount, poller: str, duration: Micros) -> None:
         self._store = store
@@ -43,8 +43,8 @@ class AccountLease:
     def account(self) -> Account:
         return self._stored.account
 
-    async def update(self, edit: AccountEdit, also: Sequence[Change] = ()) -> Account:
-        """Apply `edit` to the account, and store the result together with the changes in `also`.
+    async def update(self, edit: AccountEdit, extra_changes: Sequence[Change] = ()) -> Account:
+        """Apply `edit` to the account, and store the result together with `extra_changes`.
 
         Renew the lease unless the edit removes it. Raise AccountLeaseLost if this lease is no longer valid.
         """
@@ -54,7 +54,7 @@ class AccountLease:
                 if account.lease is not None:
                     lease = Lease(self._poller, self._store.clock() + self._duration)
                     account = transitions.leased(account, lease)
-                if (written := await self._store.replace(self._stored, account, also)) is not None:
+                if (written := await self._store.replace(self._stored, account, extra_changes)) is not None:
                     self._stored = written
                     return account
                 await self._reload()
@@ -90,7 +90,10 @@ class AccountLease:
 async def acquire_lease(
     store: FeedStore, stored: StoredAccount, poller: str, *, duration: Micros = LEASE_DURATION
 ) -> AsyncGenerator[AccountLease]:
-    """Lease an account during an `async with` block. Raise PollInProgress if another poller has leased it."""
+    """Lease an account until the end of an `async with` block.
+
+    Raise PollInProgress if another poller has leased the account, or has polled it since `stored` was read.
+    """
     lease = await _acquire_shielded(_acquire(store, stored, f"{poller}#{next(_numbers)}", duration))
     renewals = asyncio.create_task(lease.renew_until_lost())
     try:
@@ -102,7 +105,7 @@ async def acquire_lease(
 
 
 async def _acquire_shielded(acquiring: Coroutine[None, None, AccountLease]) -> AccountLease:
-    """Acquire a lease. If the caller is cancelled meanwhile, finish the write, and then release the lease."""
+    """Acquire a lease. If the caller is cancelled, finish acquiring the lease, and then release it."""
     task = asyncio.create_task(acquiring)
     try:
         return await asyncio.shield(task)
@@ -143,14 +146,14 @@ async def _acquire(store: FeedStore, stored: StoredAccount, poller: str, duratio
     if leased is not None:
         return AccountLease(store, leased, poller, duration)
     found = await store.get(stored.account.account_id)
-    if _poll_counters(found.account) != _poll_counters(stored.account):
+    if _poll_history(found.account) != _poll_history(stored.account):
         raise PollInProgress(stored.account.handle, "another poller")
     return await _acquire(store, found, poller, duration)  # the account was edited but not polled
 
 
-def _poll_counters(account: Account) -> tuple[int, int]:
-    """Return two counters. Every poll of the account changes at least one of them."""
-    return account.poll_count, account.consecutive_failures
+def _poll_history(account: Account) -> tuple[int, int, Micros | None]:
+    """Return fields that change when a poll of the account succeeds or fails."""
+    return account.poll_count, account.consecutive_failures, account.failing_since
 
 
 async def _release(lease: AccountLease) -> None:

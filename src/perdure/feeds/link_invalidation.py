@@ -1,10 +1,11 @@
-"""Invalidates link summaries when items change, by marking the hours of the items as dirty.
+"""Marks hours whose items change, so that the link summaries of these hours are created again.
 
-An hour is summarized at the earliest one hour after its end. A process that later stores or deletes items of
-that hour first marks the hour as dirty for some minutes. A summary is final only if its items were read after
-the latest mark of the hour had expired. If the process is killed after marking the hour but before changing
-the items, the mark is harmless. All marks of a day are stored in one small record. Hours and days are
-numbered from 1970-01-01.
+A link summary lists the links that accounts shared in an hour or a day (see `link_rollup`). An hour is
+summarized no sooner than one hour after it ends. Before a process stores or deletes items of an hour that
+ended more than half an hour ago, it marks the hour as dirty. A dirty mark means that the items may change
+during the next few minutes. A summary is final only if its items were read after the latest mark of the hour
+had expired. If the process is killed after marking the hour but before changing the items, the mark is
+harmless. All marks of a day are stored in one small record. Hours and days are numbered from 1970-01-01.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class DirtyMarks(msgspec.Struct, frozen=True, kw_only=True, tag_field=FORMAT_FIE
     """The dirty marks of all hours of one day."""
 
     until: tuple[tuple[int, Micros], ...]
-    """Pairs of an hour (see `hours_of_day`) and the time until which its items may still change."""
+    """Pairs of the number of an hour and the time until which its items may change."""
 
 
 def parse_marks(record: Record) -> DirtyMarks:
@@ -55,16 +56,16 @@ def parse_marks(record: Record) -> DirtyMarks:
     try:
         return _format.decode(record.key, record.body)
     except StorageCorrupt as error:
-        raise CorruptFeedRecord(record.key, f"invalid record of dirty marks: {error}") from error
+        raise CorruptFeedRecord(record.key, f"invalid record of changed hours: {error}") from error
 
 
 def hours_of_day(day: int) -> range:
-    """Return the numbers of the hours in a day. Hours and days are numbered from 1970-01-01."""
+    """Return the numbers of the hours in a day, counted from 1970-01-01. `day` is counted in the same way."""
     return range(day * HOURS_PER_DAY, (day + 1) * HOURS_PER_DAY)
 
 
 def link_change(partition: str, start: Micros, body: str, stored: Record | None) -> Insert | Replace:
-    """Return the storage change that inserts a record or, if `stored` is not None, replaces `stored`."""
+    """Return the storage change that replaces `stored` or, if it is None, inserts a record into `LINKS`."""
     length = HOUR if partition == HOURS else DAY
     expires_at = start + length + SUMMARY_RETENTION
     if stored is not None:
@@ -100,18 +101,18 @@ class DirtyHours:
         self._marking = anyio.Lock()
 
     async def mark(self, times: Iterable[Micros]) -> None:
-        """Mark the hours that contain `times` as dirty, except hours that cannot have been summarized yet.
+        """Mark the hours that contain `times` as dirty, before items with these times are stored or deleted.
 
-        Call `mark` before storing or deleting items with these times. The marks remain valid for at least
-        half of `MARK_LIFETIME`.
+        Skip hours that cannot have been summarized yet, and hours whose summaries are too old to be used. The
+        marks remain valid for at least half of `MARK_LIFETIME`.
         """
         now = self._clock()
-        wanted = {hour for hour in {time // HOUR for time in times} if self._needs_mark(hour, now)}
-        if not wanted:
+        unmarked = {hour for hour in {time // HOUR for time in times} if self._needs_mark(hour, now)}
+        if not unmarked:
             return
         async with self._marking:
             days: defaultdict[int, list[int]] = defaultdict(list)
-            for hour in wanted:
+            for hour in unmarked:
                 if self._needs_mark(hour, now):
                     days[hour // HOURS_PER_DAY].append(hour)
             for day, hours in days.items():
@@ -139,7 +140,7 @@ class DirtyHours:
         self._dirty_until |= marked
 
     async def read(self, first_day: int, last_day: int) -> dict[int, Micros]:
-        """For each dirty hour in a range of days, return the time until which its items may still change."""
+        """Return the expiry times of the marks in a range of days, by hour. Some may already have passed."""
         until: dict[int, Micros] = {}
         records = read_links(self._storage, MARKS, first_day * DAY, (last_day + 1) * DAY, self._clock)
         async for record in records:
@@ -149,7 +150,7 @@ class DirtyHours:
     async def _read_marks(self, record: Record) -> Mapping[int, Micros]:
         """Return the marks in the record of a day. If it cannot be decoded, return marks for all hours.
 
-        A damaged record is replaced. A record of a newer version of perdure is kept.
+        Replace a damaged record. Keep a record that a newer version of perdure wrote.
         """
         try:
             return dict(parse_marks(record).until)

@@ -1,30 +1,34 @@
 """Ranks links by the number of accounts that shared them, for example in a day, a week or a month.
 
 Ranking a month takes only a little longer than ranking a day, because stored summaries of hours and days are
-used (see `link_rollup_cache`). Only the items of the newest hours are read each time.
+used (see `link_rollup_store`). Only the items of the newest hours are read each time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Generic, TypeVar
 
 import msgspec
 
 from ..storage import Micros
 from ..storage.time_types import DAY, HOUR
 from .link_rollup import LinkRow, LinkSummary, summarize_all
-from .link_rollup_cache import SummaryReader, Window
+from .link_rollup_store import SummaryReader, Window
 from .store import FeedStore
 
+L = TypeVar("L")
+
 MAX_WINDOW: Micros = 31 * DAY
-"""The longest time span that is ranked from summaries. For a longer span, all items are read."""
+"""The longest time span that is ranked from summaries. For a longer span, all items in it are read."""
 
 
 class SharedLink(msgspec.Struct, frozen=True, kw_only=True):
     """A link, and the accounts that shared it in the time span of a ranking."""
 
     url: str
-    """The normalized URL, which is the same for all links to the same page (see `normalize_url`)."""
+    """The normalized URL (see `normalize_url`). Links with equal normalized URLs count as links to the same
+    page."""
     shared_url: str
     """The URL as it was first shared. This is the URL to open."""
     title: str
@@ -47,10 +51,10 @@ class SharedLink(msgspec.Struct, frozen=True, kw_only=True):
         return self.first_shares[0][1]
 
 
-class Ranking(msgspec.Struct, frozen=True, kw_only=True):
+class Ranking(msgspec.Struct, Generic[L], frozen=True, kw_only=True):
     """Links, ranked by the number of accounts that shared them, highest first."""
 
-    links: tuple[SharedLink, ...]
+    links: tuple[L, ...]
     missing_hours: int = 0
     """Number of hours that the ranking leaves out because the limit `max_items` was reached."""
 
@@ -61,10 +65,14 @@ class LinkIndex:
     def __init__(self, store: FeedStore) -> None:
         self._store = store
 
-    async def ranking(self, since: Micros, *, limit: int, max_items: int | None = None) -> Ranking:
+    async def ranking(
+        self, since: Micros, *, limit: int, max_items: int | None = None
+    ) -> Ranking[SharedLink]:
         """Return the links shared by the most accounts since the time `since`.
 
-        `max_items` limits how many items are read for hours without a stored summary.
+        For hours without a stored summary, items must be read. Reading stops after about `max_items` items.
+        None means no limit. The newest hours, and time spans longer than `MAX_WINDOW`, are always read
+        completely.
         """
         now = self._store.clock()
         window = Window(since=since, now=now)
@@ -81,9 +89,9 @@ class LinkIndex:
         return Ranking(links=links, missing_hours=missing_hours)
 
     async def refresh(self, *, max_items: int) -> None:
-        """Create and store missing summaries, newest first, except for hours that are marked as dirty.
+        """Create and store missing summaries, newest first. Skip hours whose items may still change.
 
-        `max_items` limits how many items are read.
+        Stop after about `max_items` items have been read.
         """
         now = self._store.clock()
         window = Window(since=now - MAX_WINDOW, now=now)
@@ -106,8 +114,8 @@ def rank_links(
     """Return the links in `summaries`, starting with the links shared by the most accounts.
 
     Links shared by the same number of accounts are sorted by their latest share, newest first. `recent`
-    contains summaries of the last 48 hours, to count `today` and `day_before`. Shares before `since` do not
-    count, so a summary that starts before `since` should list all its shares.
+    contains summaries of the last 48 hours, which are used to compute `today` and `day_before`. Shares before
+    `since` do not count. If a summary starts before `since`, only shares whose times it lists can be counted.
 
     Most links are shared only once. A link has at least as many shares as accounts, so this function first
     counts the shares, and collects details only for links that can rank among the first `limit`.
@@ -136,7 +144,7 @@ def rank_links(
 
 
 def _count_shares(summaries: Iterable[LinkSummary], since: Micros) -> dict[str, int]:
-    """Return how many times each link was shared since the time `since`, by URL."""
+    """Count the listed shares of each link since the time `since`. Return the counts by URL."""
     counts: dict[str, int] = {}
     counted = counts.get
     for summary in summaries:

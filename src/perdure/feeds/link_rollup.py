@@ -1,7 +1,8 @@
-"""Link summaries, which list the accounts that shared each link in an hour or a day.
+"""Creates link summaries, which list the accounts that shared each link in an hour or a day.
 
-These functions are pure. A summary contains the time of each share, so that a ranking can start in the middle
-of an hour or a day. The size of a stored summary is limited: links that few accounts shared are left out.
+The functions in this module are pure. A summary lists the times of shares, so that a ranking can start in the
+middle of an hour or a day. The size of a stored summary is limited. If necessary, the links that were shared
+by the fewest accounts are left out, and only some shares of very popular links are listed.
 """
 
 from __future__ import annotations
@@ -50,11 +51,14 @@ class LinkRow(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=Fal
 class LinkSummary(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=FORMAT_FIELD, tag=1
 ):
-    """The links that were shared in an hour or a day. A stored summary starts with the most shared links."""
+    """The links that were shared in a time span, usually an hour or a day.
+
+    A stored summary starts with the links that were shared by the most accounts.
+    """
 
     start: Micros
     read_at: Micros
-    """The time at which reading the items started. Items that were stored later may be missing."""
+    """The time at which the summary was up to date. Later changes to the items may be missing."""
     accounts: tuple[str, ...] = ()
     rows: tuple[LinkRow, ...] = ()
     left_out: int = 0
@@ -81,7 +85,7 @@ def summarize_hour(items: AccountItems, *, start: Micros, read_at: Micros) -> Li
 
 
 def summarize_all(items: AccountItems, *, start: Micros) -> LinkSummary:
-    """Summarize all links, without size limits, for a summary that is not stored."""
+    """Return a summary of all links, without size limits. Such a summary is not stored."""
     return _build_summary(_tally_links(items), start, start, is_limited=False)
 
 
@@ -152,7 +156,7 @@ class _Tally:
 
 
 def _first_and_last(times: list[Micros]) -> list[Micros]:
-    """Return the earliest times and the latest time, up to `MAX_SHARES_PER_ACCOUNT` in total."""
+    """Return at most `MAX_SHARES_PER_ACCOUNT` of the times. Keep the earliest times and the latest time."""
     if len(times) <= MAX_SHARES_PER_ACCOUNT:
         return times
     return [*times[: MAX_SHARES_PER_ACCOUNT - 1], times[-1]]

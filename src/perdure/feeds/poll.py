@@ -1,7 +1,7 @@
 """Polls one account once: reads the newest page, then the gaps (see `watermark_and_gaps`).
 
-No commit is open while a page is fetched, and the account never marks an item as read before the item is
-stored. So a poll can be interrupted at any moment, and the next poll continues from there.
+No transaction is open while a page is fetched, and the state of the account never marks an item as read
+before the item is stored. So a poll can be interrupted at any moment, and the next poll continues from there.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class PollSucceeded(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_high_volume(self) -> bool:
-        """Whether the account posted more items since the previous poll than fit on one page."""
+        """Whether the poll read several pages, not counting `resumed_pages`. False for a first poll."""
         return self.pages - self.resumed_pages > 1 and not self.was_initial
 
 
 class PollSkipped(msgspec.Struct, frozen=True):
-    """The outcome of a poll if the source does not show the account."""
+    """The outcome of a poll whose account has an invalid id or is not shown by the source."""
 
     account: Account
     error: SourceError
@@ -71,7 +71,7 @@ class PollFailed(msgspec.Struct, frozen=True):
 
 
 class PolledElsewhere(msgspec.Struct, frozen=True):
-    """The outcome if an account was not polled because another poller is polling it."""
+    """The outcome for an account that was not polled, because another poller is polling it."""
 
     account: Account
     error: PollInProgress
@@ -107,7 +107,7 @@ class Poll:
         *,
         is_scheduled: bool,
     ) -> None:
-        """Prepare the poll. Pass False as `is_scheduled` for a poll that a user requested."""
+        """Prepare the poll. `is_scheduled` is False for a poll that a user requested."""
         self._store = store
         self._source = source
         self._settings = settings
@@ -127,7 +127,8 @@ class Poll:
     async def run(self) -> PollSucceeded | PollSkipped | PollFailed:
         """Read pages, and store their items and the new state of the account.
 
-        Raise AuthenticationFailed if the credentials are wrong, because that error affects all accounts.
+        Source errors are returned as part of the outcome, except AuthenticationFailed. It is raised, because
+        it affects all accounts.
         """
         try:
             return await self._read_pages()
@@ -169,7 +170,8 @@ class Poll:
     def _apply_head(self, account: Account, *, read: PageSummary, etag: str | None) -> Account:
         """Apply the newest page to the account.
 
-        Keep the ETag only if the page reaches stored items. Otherwise, unread items may follow the page.
+        Store the ETag only if the next poll may skip this page when it is unchanged. Otherwise, the next
+        poll must read the page again in any case, because late items may appear on the pages after it.
         """
         after = watermark_and_gaps.apply_head_page(
             account, read, now=self._store.clock(), settings=self._settings
@@ -179,7 +181,7 @@ class Poll:
     def _next_gap(self) -> Gap:
         """Return the gap to read next: the newest gap or, for the last page of the poll, the oldest gap.
 
-        Without this exception, the oldest gap might never be read while new gaps keep appearing.
+        If every page were read for the newest gap, the oldest gap might never be read while new gaps appear.
         """
         gaps = self._lease.account.gaps
         return gaps[-1] if self._pages + 1 >= self._settings.max_pages_per_user else gaps[0]
@@ -200,7 +202,7 @@ class Poll:
             return
         self._pages += 1
         if page is None:
-            raise SourceUnavailable("unexpected 304 Not Modified")
+            raise SourceUnavailable("the source returned 304 Not Modified, although the request had no ETag")
         self._made_progress = self._made_progress or bool(page.items)
         stored_items = await self._store_items(page, known=watermark_and_gaps.late_threshold(gap))
         read = _summarize_page(page, self._next_cursor(gap, page), stored_items)
@@ -210,9 +212,10 @@ class Poll:
         )
 
     def _next_cursor(self, gap: Gap, page: FeedPage) -> str | None:
-        """Return the cursor from which reading the gap continues: the cursor of the page.
+        """Return the cursor at which reading the gap continues. Usually, it is the cursor in the page.
 
-        If this poll has already used that cursor, return the gap's own cursor instead, which closes the gap.
+        If this poll has already used that cursor, return the gap's current cursor. `apply_gap_page` then
+        closes the gap, because reading cannot advance.
         """
         used = self._cursors_by_gap[gap.floor, gap.late_floor]
         if gap.cursor is None:
@@ -221,11 +224,12 @@ class Poll:
         return gap.cursor if page.cursor in used else page.cursor
 
     async def _store_items(self, page: FeedPage, *, known: Micros | None) -> _StoredItems:
-        """Store the items of a page, except late items that must be stored together with the account.
+        """Store the items of a page, except up to `MAX_PENDING_ITEMS` late items, which are only returned.
 
         Items up to the time `known` are usually stored already, so they are looked up first. New items before
-        that time are late: the poll then reads further pages. If late items were written before the account,
-        and the process was killed in between, the next poll would not see them as new and would stop early.
+        that time are late, and make the poll read further pages. If all late items were stored before the
+        state of the account, and the process was killed in between, the next poll would not see them as new
+        and would stop too early. If `known` is None, no item is late.
         """
         oldest = self._settings.oldest_kept(self._store.clock())
         items = [item for item in page.items if item.time >= oldest]
@@ -276,8 +280,9 @@ class Poll:
     def _finish(self, account: Account, now: Micros) -> Account:
         """Return the state of the account after the poll, with an adapted interval.
 
-        After the first poll, keep the interval and discard the profile's post count, because this poll shows
-        neither how often the account posts nor which of its posts the profile includes.
+        If the account had no watermark before the poll, keep the interval, because it is not known yet how
+        often the account posts. In this case, also discard the profile's post count, because it is not known
+        which posts are included in that count.
         """
         if self._watermark is None:
             account = transitions.profile_count_reset(account)

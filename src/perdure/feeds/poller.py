@@ -52,7 +52,8 @@ from .store import FeedStore
 log = logging.getLogger("perdure.feeds")
 
 POLLS_PER_CONNECTION = 2
-"""Number of concurrent polls per connection. While one poll writes to the storage, another can read."""
+"""Number of concurrent polls per connection. While one poll writes to the storage, another can use
+the connection."""
 DUE_CHECK_SECONDS = 2.0
 """Seconds to wait before checking again if no account is due."""
 PROFILES_PER_REQUEST = 25
@@ -65,26 +66,27 @@ REMOVAL_INTERVAL: Micros = 10 * MINUTE
 ITEMS_PER_REMOVAL = 1000
 LINK_SUMMARY_INTERVAL: Micros = 5 * MINUTE
 MAX_LINK_ITEMS = 20_000
-"""Maximum number of items that one refresh of the link summaries reads. That takes about half a second."""
+"""A refresh of the link summaries stops after reading about this many items (in about half a second)."""
 
 _SKIPPED_ACCOUNTS = (UnknownAccount, CorruptFeedRecord, NewerFormat)
-"""Errors for accounts that were removed or cannot be decoded. Jobs that process many accounts ignore them."""
+"""Errors that mean that an account was removed or cannot be decoded. Jobs that process many accounts skip
+such accounts."""
 
 OnOutcome: TypeAlias = Callable[[PollOutcome], None]
 
 
 class CycleStats(msgspec.Struct, kw_only=True):
-    """Totals over the polls of one cycle, in which each account is polled once."""
+    """Totals over many polls, for example over one cycle, in which each account is polled once."""
 
     polled: int = 0
     initial: int = 0
-    """Number of accounts that were polled for the first time."""
+    """Number of accounts that were polled for the first time, or for the first time since they were reset."""
     skipped: int = 0
     failed: int = 0
     elsewhere: int = 0
     """Number of accounts that were not polled because another poller was polling them."""
     with_new_items: int = 0
-    """Number of accounts that had new items."""
+    """Number of polls that found new items."""
     new_items: int = 0
     new_links: int = 0
     pages: int = 0
@@ -125,8 +127,9 @@ class Poller:
     ) -> None:
         """Create a poller.
 
-        `run` synchronizes `follow_lists`, and calls `on_alarm` when an alarm is raised, repeated or
-        cleared. If the process is killed, other pollers take over its accounts after `lease_duration`.
+        `run` and `run_once` call `on_outcome` after each poll. `run` also synchronizes `follow_lists`, and
+        calls `on_alarm` when an alarm is raised, repeated or cleared. If the process is killed, its leases
+        expire within `lease_duration`. Other pollers can then poll the accounts.
         """
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{token_hex(3)}"
         self._store = store
@@ -145,7 +148,7 @@ class Poller:
     async def poll(
         self, stored: StoredAccount, *, is_scheduled: bool = False
     ) -> PollSucceeded | PollSkipped | PollFailed:
-        """Poll an account now, due or not. Raise PollInProgress if another poller is polling it."""
+        """Poll an account now, even if it is not due. Raise PollInProgress if it is already being polled."""
         store, source, account = self._store, self._source, stored.account
         try:
             async with acquire_lease(store, stored, self.name, duration=self._lease_duration) as lease:
@@ -159,7 +162,10 @@ class Poller:
             return PollFailed(account, error)
 
     async def poll_until_done(self, report: BackfillReport) -> BackfillReport:
-        """Poll an account repeatedly until it has no gaps. Return `report` with the results added."""
+        """Poll an account repeatedly. Return `report` with the results of the polls.
+
+        Stop when the account has no gaps, or when a poll fails or makes no progress.
+        """
         while not report.is_done:
             stored = await self._store.get(report.account)
             try:
@@ -174,7 +180,10 @@ class Poller:
         return report
 
     async def run_once(self) -> CycleStats:
-        """Poll every active account once, and unavailable accounts that are due."""
+        """Poll every active account once, even if it is not due.
+
+        Also poll unavailable accounts that are due. Afterwards, create missing link summaries.
+        """
         cycle = await self._poll_all(self._pollable_accounts(), reports_elsewhere=True)
         await self._log_errors(self.summarize_links())
         return cycle
@@ -182,8 +191,8 @@ class Poller:
     async def run(self) -> None:
         """Poll each account when it is due, until cancelled.
 
-        Also refresh profiles and link summaries, apply hints, check alarms, synchronize follow lists and
-        remove old items.
+        Also refresh profiles and link summaries, apply the source's hints about new items, check for alarms,
+        synchronize follow lists, and remove old items.
         """
         source, lists = self._source, self._follow_lists
         jobs = [
@@ -219,7 +228,7 @@ class Poller:
         return removed
 
     async def summarize_links(self) -> None:
-        """Create missing link summaries. Read at most about `MAX_LINK_ITEMS` items."""
+        """Create missing link summaries. Stop after about `MAX_LINK_ITEMS` items have been read."""
         await self._index.refresh(max_items=MAX_LINK_ITEMS)
 
     async def sync_follow_lists(self, source: FollowSource, lists: FollowLists) -> None:
@@ -240,7 +249,7 @@ class Poller:
                 log.info("follow list of %s: %s", actor, done)
 
     async def refresh_profiles(self) -> None:
-        """Read the profiles that have not been read recently, and update handles and post counts."""
+        """Update the handles and post counts of active accounts whose profiles were not read recently."""
         now = self._store.clock()
         active = [stored.account async for stored in self._store.accounts(AccountStatus.ACTIVE)]
         stale = [account.account_id for account in active if _is_stale(account, now)]
@@ -258,7 +267,7 @@ class Poller:
                         await self._store.update(profile.account_id, edit)
 
     async def apply_hints(self, source: HintSource) -> int:
-        """Make accounts due if the source shows that they have new items. Return how many were changed."""
+        """Make accounts due if the source shows that they have new items. Return how many became due."""
         newest = await source.latest_activity()
         count = 0
         for account_id, time in newest.items():
@@ -328,7 +337,7 @@ class Poller:
             try:
                 due = await self._store.due(limit)
             except StorageError as error:
-                log.warning("cannot read due accounts: %s", error)
+                log.warning("cannot read which accounts are due for polling: %s", error)
             available = [each for each in due if self._is_available(each.account.account_id)]
             for stored in available:
                 yield stored

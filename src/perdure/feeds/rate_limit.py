@@ -1,9 +1,9 @@
-"""Rate limits and retries for requests to a server. Authors of sources can use these classes.
+"""Limits the rate of requests to a server, and repeats requests that fail.
 
-One `RateLimiter` handles all requests to a server. After each response, the source reports to it how
-many requests the server still allows. The limiter leaves some of these requests unused, and makes all
-requests wait when the limit is reached. `Retrier` repeats failed requests, at the time that the server
-specifies or after a growing wait.
+Authors of sources can use the classes in this module. One `RateLimiter` handles all requests to a server.
+After each response, the source reports to the limiter how many requests the server still allows. The limiter
+keeps some of them in reserve. When only the reserve remains, all requests wait until the rate limit is reset.
+`Retrier` repeats failed requests after a growing delay, or later if the server specifies a later time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DEFAULT_PAUSE: Micros = MINUTE
 """The pause when the rate limit is reached and the server does not specify when to continue."""
 MIN_PAUSE: Micros = SECOND
 MAX_PAUSE: Micros = HOUR
-"""Maximum pause, even if a server requests a longer pause, because headers can be wrong."""
+"""Maximum pause, even if a server requests a longer one, because its headers can be wrong."""
 LONG_WAIT: Micros = 5 * SECOND
 """Waits before a retry are reported if they are at least this long. Rate limit waits are always reported."""
 
@@ -54,7 +54,7 @@ class RateLimiter:
         self.clock = clock
         self.on_wait = on_wait
         self._reported: dict[bool, Micros] = {}
-        """The end of the most recently reported wait: for the rate limit (True) and for retries (False)."""
+        """The end of the most recently reported wait, by reason: True is the rate limit, False a retry."""
         self.remaining: int | None = None
         """Number of requests that the server still allows. None if the number is unknown."""
         self.paused_until: Micros | None = None
@@ -67,7 +67,8 @@ class RateLimiter:
     def update(self, *, limit: int | None, remaining: int, resets_at: Micros) -> None:
         """Apply the rate limit headers of a response.
 
-        Responses can arrive out of order, so keep the lowest number of remaining requests.
+        Responses can arrive out of order. So ignore a response whose reset time is earlier than the known
+        one. If both times are equal, keep the lower number of remaining requests.
         """
         resets_at = min(resets_at, self.clock() + MAX_PAUSE)
         if resets_at < self._resets_at:
@@ -87,11 +88,14 @@ class RateLimiter:
 
     @asynccontextmanager
     async def slot(self) -> AsyncGenerator[None]:
-        """Wait until a connection is free and the rate limit allows another request."""
+        """Wait until a connection is free and the rate limit allows another request.
+
+        The connection is in use until the `async with` block ends.
+        """
         async with self._connections:
             while (until := self._blocked_until()) is not None:
                 self.paused_until = until
-                self.report_wait("rate limited by the source", until, is_limit=True)
+                self.report_wait("the source received too many requests", until, is_limit=True)
                 await anyio.sleep((until - self.clock()) / 1e6 + uniform(0, 0.1))
             self.request_count += 1
             if self.remaining is not None:
@@ -125,9 +129,10 @@ class Retrier:
         self._backoff = settings.retry_backoff_ms / 1000
 
     async def call(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Call `attempt` and return its result. Try again if the source is unavailable or limits the rate.
+        """Call `attempt` and return its result. Try again if it raises RateLimited or SourceUnavailable.
 
-        Attempts that fail because of the rate limit do not count as retries.
+        Raise SourceUnavailable after `PollSettings.max_retries` retries. Attempts that raise RateLimited do
+        not count as retries.
         """
         tried = 0
         while True:

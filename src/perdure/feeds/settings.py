@@ -11,6 +11,7 @@ from typing import cast
 import msgspec
 
 from ..storage import Micros
+from ..storage.install_advice import install_extra
 from ..storage.time_types import HOUR, MINUTE
 from .errors import InvalidSettings
 
@@ -34,16 +35,19 @@ class PollSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     interval_minutes: float = 15
     """Minutes between the first two polls of a new account. After that, the interval adapts."""
     posts_per_page: int = 100
+    """Number of posts to request for each page. The source may return fewer."""
     initial_lookback_hours: float = 24
-    """How many hours back in time the first poll of an account reads."""
+    """How many hours back the first poll of an account reads its feed."""
     max_retries: int = 3
+    """Maximum number of times that a failed request is repeated."""
     retry_backoff_ms: float = 1000
+    """Milliseconds before a failed request is repeated for the first time. The delay doubles each time."""
     max_pages_per_user: int = 100
     """Maximum number of pages that one poll of an account reads. The next poll continues with the rest."""
     connections: int = 10
-    """Maximum number of concurrent requests."""
+    """Maximum number of concurrent requests to a server."""
     retention_days: float | None = None
-    """Items are deleted when they are older than this number of days. None to keep all items."""
+    """Number of days after which items are deleted. None to keep all items."""
 
     def __post_init__(self) -> None:
         for name, (low, high) in _BOUNDS.items():
@@ -56,7 +60,7 @@ class PollSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return round(self.interval_minutes * MINUTE)
 
     def oldest_kept(self, now: Micros) -> Micros:
-        """Return the time before which items are deleted, or 0 to keep all items."""
+        """Return the time of the oldest items to keep. Return 0 if all items are kept."""
         return 0 if self.retention_days is None else max(0, now - round(self.retention_days * 24 * HOUR))
 
     @property
@@ -78,8 +82,9 @@ class BlueskySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     follow_lists: tuple[str, ...] = ()
     """Handles or DIDs of the accounts whose follow lists `perdure feeds run` synchronizes."""
     follow_interval_hours: float = 6
+    """Hours between two synchronizations of the follow lists."""
     follow_prune: bool = False
-    """Whether to suspend accounts that were added from a follow list and are no longer on it."""
+    """Whether to suspend accounts that were added only from follow lists and are no longer on any of them."""
     hints: str | None = None
     """The feed that shows which accounts have new posts: `timeline` (the logged-in user's timeline), or the
     at:// URI of a Bluesky list."""
@@ -92,16 +97,17 @@ class BlueskySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class FollowLists(msgspec.Struct, frozen=True, kw_only=True):
-    """Which follow lists a poller synchronizes, how often, and whether it suspends unfollowed accounts."""
+    """The follow lists that a poller synchronizes, and how it does so."""
 
     actors: tuple[str, ...]
     interval: Micros
     prune: bool
+    """Whether to suspend accounts that were added only from follow lists and are no longer on any of them."""
 
 
 class FeedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     url: str | None = None
-    """The URL of the storage. None to use the URL that the command specifies, or the default URL."""
+    """The URL of the storage. `--url` and `PERDURE_URL` override it. None means the default URL."""
     polling: PollSettings = PollSettings()
     bluesky: BlueskySettings = BlueskySettings()
 
@@ -138,7 +144,7 @@ def _read_yaml(text: str) -> object:
         import yaml  # noqa: PLC0415 (an extra)
     except ModuleNotFoundError as error:
         raise InvalidSettings(
-            "settings", "YAML needs the feeds extra; use TOML, or run: pip install 'perdure[feeds]'"
+            "settings", f"cannot read YAML without the package PyYAML; use TOML, or {install_extra('feeds')}"
         ) from error
     try:
         return cast("object", yaml.safe_load(text))

@@ -1,18 +1,27 @@
 """The interface of a source of feeds, such as `perdure.feeds.bluesky`.
 
-A feed is read page by page, newest items first. Each page has a cursor for the next page, with older items.
-Sources raise subclasses of SourceError. They handle rate limits and retries themselves (see `rate_limit`).
+A feed is read page by page, newest items first. Each page except the last has a cursor, with which the next
+page of older items is requested. Sources raise subclasses of SourceError. They handle rate limits and retries
+themselves (see `rate_limit`).
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
 from ..storage import Micros
+from ..storage.install_advice import install_extra
+from .errors import InvalidSettings
 from .item import Item
+from .rate_limit import RateLimiter
+from .settings import FeedSettings
+
+if TYPE_CHECKING:
+    from .bluesky import BlueskySource
 
 
 class FeedPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +59,7 @@ class FeedSource(Protocol):
     ) -> FeedPage | None:
         """Return the page at `cursor`, or the newest page if `cursor` is None.
 
-        If the page still has the ETag `etag`, return None instead.
+        If `etag` is still the ETag of the page, return None instead.
         """
         ...
 
@@ -78,7 +87,7 @@ class FollowSource(Protocol):
 
 
 class SourceRecord(msgspec.Struct, frozen=True):
-    """An item from its author's own record, which does not contain the links of quoted posts."""
+    """An item created from a record of its account. Such records do not contain the links of quoted posts."""
 
     item: Item
     written_at: Micros
@@ -86,7 +95,7 @@ class SourceRecord(msgspec.Struct, frozen=True):
 
 
 class RecordPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of records from the list of everything that an account has posted."""
+    """A page of the list of all records (posts and reposts) of an account."""
 
     records: tuple[SourceRecord, ...]
     uris: tuple[str, ...]
@@ -106,7 +115,10 @@ class AuditSource(Protocol):
         ...
 
     async def shown_items(self, items: Sequence[Item]) -> list[Item]:
-        """Return `items` as the feed shows them, with all links. Omit items that the feed does not show."""
+        """Return `items` as the feed shows them, including the links of quoted posts.
+
+        Omit items that the feed does not show.
+        """
         ...
 
 
@@ -117,3 +129,20 @@ class HintSource(Protocol):
     async def latest_activity(self) -> Mapping[str, Micros]:
         """Return the time of the newest item of each recently active account, by account id."""
         ...
+
+
+# The configured source
+
+
+@asynccontextmanager
+async def open_source(
+    settings: FeedSettings, limiter: RateLimiter | None = None
+) -> AsyncGenerator[BlueskySource]:
+    """Connect to Bluesky. Raise InvalidSettings if a setting is invalid or a package is not installed."""
+    try:
+        from .bluesky import open_bluesky  # noqa: PLC0415 (the extra may be missing)
+    except ModuleNotFoundError as error:
+        reason = f"{error.name} is not installed; {install_extra('feeds')}"
+        raise InvalidSettings("bluesky", reason) from error
+    async with open_bluesky(settings, limiter=limiter) as source:
+        yield source

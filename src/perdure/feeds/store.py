@@ -1,4 +1,4 @@
-"""`FeedStore` reads and writes accounts and items. An account and its items share a partition."""
+"""`FeedStore` reads and writes accounts and items. An account and its items are in the same partition."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ADDRESSES_PER_READ = 100
 """Maximum number of records that are read by address in one call."""
 PAGE_SIZE = 500
 FIRST_NAME = "\x01"
-"""A name that sorts before all keys and partitions."""
+"""A name that sorts before the names of all keys and partitions."""
 
 
 class FeedStore:
@@ -69,12 +69,15 @@ class FeedStore:
         return StoredAccount.from_record(record)
 
     async def find(self, name: str) -> StoredAccount:
-        """Find an account by its id or its stored handle. Raise UnknownAccount or AmbiguousHandle."""
+        """Find an account by its id or its stored handle.
+
+        Raise UnknownAccount if no account is found, or AmbiguousHandle if several accounts have the handle.
+        """
         name = name.removeprefix("@")
         if name.startswith("did:"):
             return await self.get(name)
         found = [each async for each in self.accounts() if each.account.handle.lower() == name.lower()]
-        if len(found) > 1:  # one account was renamed, and another took its handle
+        if len(found) > 1:  # one account was renamed, and another now has its old handle
             raise AmbiguousHandle(name, [each.account.account_id for each in found])
         if not found:
             raise UnknownAccount(name)
@@ -117,16 +120,20 @@ class FeedStore:
 
     async def due(self, limit: int) -> list[StoredAccount]:
         """Return up to `limit` due accounts, most overdue first."""
-        now, asked = self.clock(), limit
+        now, after = self.clock(), None
+        found: list[StoredAccount] = []
         while True:
-            records = await self.storage.due(POLLS, until=now, limit=asked, now=now)
-            found = list(self._valid_accounts(records))
-            if len(found) >= limit or is_last_page(records, asked) or asked == MAX_PAGE_RECORDS:
+            records = await self.storage.due(POLLS, after=after, until=now, limit=limit, now=now)
+            found += self._valid_accounts(records)
+            if len(found) >= limit or is_last_page(records, limit):
                 return found[:limit]
-            asked = min(MAX_PAGE_RECORDS, 2 * asked)  # some records are invalid
+            after = records[-1].lane_position  # some records are invalid
 
     async def update(self, account_id: str, edit: AccountEdit) -> Account:
-        """Apply `edit` to an account, and store the result. Raise EditConflict after too many conflicts."""
+        """Apply `edit` to an account, and store the result.
+
+        Raise EditConflict if other processes keep changing the account.
+        """
         for _ in range(MAX_EDIT_ATTEMPTS):
             stored = await self.get(account_id)
             if (written := await self.replace(stored, edit(stored.account))) is not None:
@@ -134,18 +141,18 @@ class FeedStore:
         raise EditConflict(account_id)
 
     async def replace(
-        self, stored: StoredAccount, account: Account, also: Sequence[Change] = ()
+        self, stored: StoredAccount, account: Account, extra_changes: Sequence[Change] = ()
     ) -> StoredAccount | None:
-        """Replace `stored` with `account`, and make the changes in `also`.
+        """Replace `stored` with `account`, and make the changes in `extra_changes`.
 
         If `stored` is outdated, change nothing and return None.
         """
         after, change = stored.replace_with(account)
-        committed = await self._commit([change, *also])
+        committed = await self._commit([change, *extra_changes])
         return after if isinstance(committed, Committed) else None
 
     async def remove(self, account_id: str, *, with_items: bool = False) -> None:
-        """Delete an account. With `with_items`, also delete its items, except items in a newer format."""
+        """Delete an account. With `with_items`, also delete its items, except those in a newer format."""
         for _ in range(MAX_EDIT_ATTEMPTS):
             stored = await self.get(account_id)
             if await self._delete([stored.record]):
@@ -160,18 +167,19 @@ class FeedStore:
         while records := await self.storage.page(
             ITEMS, account_id, after=after, limit=ITEMS_PER_COMMIT, now=self.clock()
         ):
-            ours = [record for record in records if not self._is_newer(record)]
-            if not ours or await self._delete(ours):
+            deletable = [record for record in records if not self._is_newer(record)]
+            if not deletable or await self._delete(deletable):
                 after = records[-1].position
 
     async def _delete(self, records: Sequence[Record]) -> bool:
-        """Delete records. Return False if a record has changed since it was read."""
+        """Delete all of the records. If one has changed since it was read, delete none and return False."""
         return isinstance(await self._commit([Delete(before=record) for record in records]), Committed)
 
     async def _commit(self, changes: Sequence[Change]) -> Committed | Refused:
         """Commit changes to accounts and items.
 
-        First mark the hours of the items as dirty, so that their links are counted again.
+        First mark the hours of the items as dirty, so that their links are counted again (see
+        `link_invalidation`).
         """
         times = [_order_of(change) for change in changes if change.address.space == ITEMS]
         started = self.clock()
@@ -203,13 +211,16 @@ class FeedStore:
         count = 0
         for batch in batched([Address(ITEMS, account_id, item.uri) for item in removed], ITEMS_PER_COMMIT):
             records = await self._get_many(batch)
-            ours = [each for each in records if isinstance(each, Record) and not self._is_newer(each)]
-            if ours and await self._delete(ours):
-                count += len(ours)
+            deletable = [each for each in records if isinstance(each, Record) and not self._is_newer(each)]
+            if deletable and await self._delete(deletable):
+                count += len(deletable)
         return count
 
     async def remove_items_before(self, time: Micros, *, limit: int) -> int:
-        """Delete about `limit` items older than `time`, oldest first. Return how many were deleted."""
+        """Delete items older than `time`, oldest first, until about `limit` items are deleted.
+
+        Return the number of deleted items. Keep items in a newer format.
+        """
         after: Position | None = None
         count = 0
         while count < limit and (
@@ -220,8 +231,8 @@ class FeedStore:
             for record in old:
                 if not self._is_newer(record):
                     by_account[record.partition].append(record)
-            for ours in by_account.values():
-                for batch in batched(ours, ITEMS_PER_COMMIT):
+            for deletable in by_account.values():
+                for batch in batched(deletable, ITEMS_PER_COMMIT):
                     if await self._delete(batch):
                         count += len(batch)
             if len(old) < len(records):
@@ -308,7 +319,7 @@ class FeedStore:
 
     def parse_item(self, record: Record) -> Item | None:
         """Decode the record of an item. If that fails, log the error and return None."""
-        if record.tag == CORRUPT_TAG:  # it was logged when it was quarantined
+        if record.tag == CORRUPT_TAG:  # it was reported when it was quarantined
             return None
         try:
             return parse_item(record)
@@ -345,8 +356,8 @@ class FeedStore:
         """Log an invalid record, but only once per record version, because records are read repeatedly."""
         if len(self._reported) >= MAX_PAGE_RECORDS:
             self._reported.clear()
-        if (place := (address, version)) not in self._reported:
-            self._reported.add(place)
+        if (reported := (address, version)) not in self._reported:
+            self._reported.add(reported)
             log.warning("skipped a stored record: %s", error)
 
 

@@ -22,7 +22,8 @@ from .source import Profile
 
 MIN_POLL_INTERVAL: Micros = 2 * MINUTE
 MAX_POLL_INTERVAL: Micros = 6 * HOUR
-"""Maximum time between two polls of an account, before jitter. `MIN_POLL_INTERVAL` is the minimum."""
+"""Maximum of `Account.poll_interval`. `MIN_POLL_INTERVAL` is the minimum. Random jitter makes the actual time
+between two polls a little longer or shorter."""
 MAX_RETRY_WAIT: Micros = 30 * MINUTE
 """Maximum wait after a failed poll, unless the account's own interval is longer. The wait is short so that
 polls succeed soon after an outage of the source has ended."""
@@ -48,7 +49,10 @@ def new_account(
 
 
 def leased(account: Account, lease: Lease) -> Account:
-    """Set the lease. If it replaces another poller's lease, reset the post counts, as they may be wrong."""
+    """Set or renew the lease. If it replaces the lease of another poll, reset the post counts.
+
+    The other poll was interrupted, so the counts may be wrong.
+    """
     is_taken_over = account.lease is not None and account.lease.poller != lease.poller
     return replace(profile_count_reset(account) if is_taken_over else account, lease=lease)
 
@@ -103,7 +107,7 @@ def page_read(
 def audited(account: Account, *, posts: int) -> Account:
     """Apply a complete audit, after which no posts are unseen.
 
-    `posts` is the number of posts that the audit stored and that are newer than the profile.
+    `posts` is the number of posts that the audit stored and that were written after the profile was read.
     """
     return replace(
         account,
@@ -124,11 +128,12 @@ def poll_finished(
     made_progress: bool,
     now: Micros,
 ) -> Account:
-    """End a successful poll. If gaps remain and the poll made progress, the account is due immediately.
+    """End a successful poll. If gaps remain and the poll made progress, the next poll is due immediately.
 
-    `new` is the number of new items, and `newer` is how many of them are newer than the previous watermark.
-    `elapsed` is the time since the previous poll, or None if the interval must not change. `waited` is the
-    time since the previous poll if this poll was scheduled, or None if a user requested it.
+    `new` is the number of new items. `newer` is the number of new items that are newer than the watermark
+    before the poll. `elapsed` is the time since the previous poll, or None if the poll interval must not
+    change. `waited` is also the time since the previous poll, but is None if a user requested this poll.
+    Both are None for the first poll of an account.
     """
     interval = (
         account.poll_interval if elapsed is None else next_interval(account.poll_interval, newer, elapsed)
@@ -212,7 +217,10 @@ def reset(account: Account, *, now: Micros) -> Account:
 
 
 def hinted(account: Account, *, newest: Micros, now: Micros) -> Account:
-    """Make an active account due now if `newest`, the time of its newest item, is after the watermark."""
+    """Make an active account due now if it has no watermark, or if its newest item is after the watermark.
+
+    `newest` is the time of the newest item.
+    """
     is_known = account.watermark is not None and newest <= account.watermark
     if is_known or account.status is not AccountStatus.ACTIVE:
         return account
@@ -222,7 +230,8 @@ def hinted(account: Account, *, newest: Micros, now: Micros) -> Account:
 def profile_updated(account: Account, profile: Profile, *, now: Micros) -> Account:
     """Apply a profile: update the handle, and compare the post count with the posts that were found.
 
-    If the post count falls, the number of unseen posts falls too, because unseen posts were probably deleted.
+    If the post count falls, the number of unseen posts also falls, because the deleted posts may be among the
+    unseen posts.
     """
     unseen, carried = account.unseen_posts, account.posts_since_profile
     if account.profile_posts is not None and profile.post_count is not None:
@@ -244,7 +253,8 @@ def profile_updated(account: Account, profile: Profile, *, now: Micros) -> Accou
 def next_interval(interval: Micros, new: int, elapsed: Micros) -> Micros:
     """Return the next poll interval, which aims at one new item per poll.
 
-    Four new items halve the interval. Without new items, it grows unless the previous poll was very recent.
+    For example, four new items after a full interval halve the interval. Without new items, the interval
+    grows if more than half of it has passed since the previous poll.
     """
     target = elapsed / new if new else max(interval, 2 * elapsed)
     return round(min(max(math.sqrt(interval * max(target, 1)), MIN_POLL_INTERVAL), MAX_POLL_INTERVAL))

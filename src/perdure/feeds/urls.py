@@ -1,18 +1,19 @@
 """Normalizes URLs, recognizes tracking parameters, and finds URLs in plain text.
 
-These functions are pure. Two links lead to the same page if their normalized URLs are equal. Normalized URLs
-are only used for comparison; users open the URL as it was shared. In a normalized URL:
+The functions in this module are pure. Links with equal normalized URLs are treated as links to the same page.
+Normalized URLs are only used for comparison; users open the URL as it was shared. In a normalized URL:
 
-- The scheme is https. The host is lower-case ASCII. Credentials, default port and final dot are removed.
-- Letters, digits and `-._~` are not percent-encoded. Percent-encodings use upper-case digits.
+- The scheme is https. The host is lower-case ASCII. Credentials, the default port and a final
+  dot are removed.
+- Letters, digits and `-._~` are not percent-encoded. Percent-encodings use upper-case hexadecimal digits.
 - Parameters that track the reader are removed (see `is_tracking`). Other parameters are sorted by name.
 - Trailing slashes are removed. So are fragments, unless they select a page, like `#/article/5` or `#!/news`.
 
-A parameter that may select a page is deliberately not removed. The name of a parameter that is only used for
-tracking belongs in `TRACKING_PARAMETERS`. Other names belong in `HOST_TRACKING_PARAMETERS`: for example, `si`
-is a share code on YouTube, but may be a section on another site. To add a parameter, find the documentation
-of the service that appends it, add its name in lower case under the comment of that service, and add an
-example to `tests/feeds/test_urls.py`.
+Parameters that may select a page are not removed. A name that is used for tracking on every site belongs in
+`TRACKING_PARAMETERS`. A name that is used for tracking only on certain sites belongs in
+`HOST_TRACKING_PARAMETERS`: for example, `si` is a share code on YouTube, but may select a section on another
+site. Before you add a parameter, find the documentation of the service that appends it. Add the name in lower
+case under the comment for that service, and add an example to `tests/feeds/test_urls.py`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _WHITESPACE = re.compile(r"\s")
 _HOST = re.compile(r"[^\x00-\x20\"#%/:<>?@\[\\\]^`{|}\x7f]+")
 _IPV6 = re.compile(r"[0-9a-f:.]+")
 _ESCAPE_CANDIDATE = re.compile(r"%([0-9A-Fa-f]{2})?|[^A-Za-z0-9\-._~!$&'()*+,;=:@/?%]")
-"""Matches percent signs with their digits, and characters that must be percent-encoded."""
+"""Matches percent-encoded bytes, other percent signs, and characters that must be percent-encoded."""
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _TEXT_DIRECTIVE = ":~:"
 """Separates the page's own fragment from an instruction to the browser to highlight some text."""
@@ -46,10 +47,10 @@ def normalize_url(url: str) -> str | None:
         return None
     try:
         parts = urlsplit(written)
-        place = _host_and_authority(parts)
-        if place is None:
+        found = _host_and_authority(parts)
+        if found is None:
             return None
-        host, authority = place
+        host, authority = found
         query, fragment = _query(host, parts.query), _fragment(parts.fragment)
         path = _normalize_escapes(parts.path).rstrip("/")
     except ValueError:  # a port that is not a number, a bracket that is not closed, or a lone surrogate
@@ -78,7 +79,7 @@ def _host_and_authority(parts: SplitResult) -> tuple[str, str] | None:
 
 
 def _query(host: str, query: str) -> str:
-    """Return the query without tracking parameters, sorted by name."""
+    """Return the query with its parameters sorted by name and without tracking parameters."""
     if not query:
         return ""
     pairs = [_normalize_escapes(part).partition("=") for part in query.split("&") if part]
@@ -179,7 +180,7 @@ HOST_TRACKING_PARAMETERS: Mapping[str, frozenset[str]] = {
     "economist.com": frozenset({"giftid"}),
     "reuters.com": frozenset({"taid"}),
 }
-"""Parameters that are used for tracking only on a certain host and its subdomains, by host."""
+"""Query parameters that count as tracking parameters on a host and its subdomains, by host."""
 
 _HOST_NAME = re.compile(r"[a-z0-9-]+(\.[a-z0-9-]+)*\.[a-z]{2,}", re.IGNORECASE)
 HOSTS_WITH_REF_BRANCH = frozenset({"github.com", "gitlab.com", "codeberg.org", "bitbucket.org"})

@@ -1,21 +1,26 @@
 """The rules for reading a feed: how each page changes the watermark and the gaps of an account.
 
 A source cannot return only the items since a given time. A feed can only be read backwards from its newest
-item. So a poll first reads the newest page. If this page does not reach items that are already stored, the
-unread range below it becomes a gap, which later pages close. These functions are pure. The rules:
+item. So a poll first reads the newest page. If this page does not reach back to items that are already
+stored, the unread items that follow it form a gap, which later pages close. The functions in this module are
+pure. The rules:
 
 1. The state of an account never marks an item as read before the item is stored.
 2. The watermark rises to the time of the newest item on a page, and never falls. An item that is dated more
    than `MAX_CLOCK_AHEAD` in the future does not raise it.
-3. The floor of a new gap is `OVERLAP` below the watermark before the poll, because items less than a minute
-   apart are often out of order. A page reaches the floor if its last item is older than the floor.
-4. Below the floor, reading continues only while pages contain new items, and at most down to `LATE_WINDOW`
-   below the same watermark.
-5. Reading also ends when the source returns no cursor or repeats a cursor.
-6. If an account posts often, a back-dated post can appear below the newest page. So a poll is
-   a deep read if the watermark has risen by `DEEP_READ_INTERVAL` since the previous deep read. A deep read
-   continues down to `LATE_WINDOW` below the watermark at the time of the previous deep read. It thus finds
-   every post that was added since then and back-dated by at most `LATE_WINDOW`.
+3. The floor of a new gap is `OVERLAP` before the old watermark (the watermark before the poll), because items
+   less than a minute apart are often out of order. If there is no old watermark, the floor is
+   `Account.history_start`. A page reaches the floor if its last item is older than the floor.
+4. Past the floor, reading continues only while pages contain late items: new items that are older than the
+   old watermark. It stops at the latest when it has reached the time `LATE_WINDOW` before that
+   watermark.
+5. Reading also ends when the source returns no cursor or repeats a cursor. However, an empty page without a
+   cursor can mean that the source does not know the gap's cursor. Reading then restarts once from the newest
+   item.
+6. If an account posts often, a backdated post can be missing from the newest page. So a poll is a deep read
+   if the watermark has risen by `DEEP_READ_INTERVAL` since the previous deep read. A deep read continues back
+   to `LATE_WINDOW` before the watermark of the previous deep read. It therefore finds every post that was
+   added since then and backdated by at most `LATE_WINDOW`.
 """
 
 from __future__ import annotations
@@ -29,14 +34,14 @@ from .account import Account, Gap
 from .settings import PollSettings
 
 OVERLAP: Micros = MINUTE
-"""Every poll reads this far below the watermark again, because the clocks of authors differ."""
+"""The floor of a new gap is this long before the watermark, because the clocks of authors differ."""
 LATE_WINDOW: Micros = 30 * MINUTE
-"""How far below the watermark polls search for items that appear in the feed late."""
+"""Polls search for backdated items that are up to this much older than the watermark."""
 DEEP_READ_INTERVAL: Micros = 60 * MINUTE
 """A deep read is due when the watermark has risen by this much since the previous deep read."""
 MAX_CLOCK_AHEAD: Micros = 60 * MINUTE
-"""An item that is dated further than this ahead of our clock does not raise the watermark. Without this
-limit, one wrong time would hide all later items."""
+"""An item that is dated more than this far in the future does not raise the watermark. Without this limit,
+one wrong time would make polls miss later items."""
 
 MAX_GAPS = 16
 MAX_CURSOR_REJECTIONS = 2
@@ -59,7 +64,7 @@ class PageSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def apply_head_page(account: Account, page: PageSummary, *, now: Micros, settings: PollSettings) -> Account:
-    """Apply the newest page: raise the watermark, and add a gap if the page does not reach stored items."""
+    """Apply the newest page: raise the watermark, and add a gap if polls must read further pages."""
     since = max(0, now - settings.lookback) if account.history_start is None else account.history_start
     gap = Gap(floor=since, late_floor=since)
     deep_watermark = account.deep_watermark
@@ -81,7 +86,7 @@ def apply_head_page(account: Account, page: PageSummary, *, now: Micros, setting
 
 
 def reaches_known_items(account: Account, page: PageSummary) -> bool:
-    """Return whether the newest page reaches back to items that were already read."""
+    """Return whether the newest page reaches back to `OVERLAP` before the watermark, or is the last page."""
     if page.cursor is None:
         return True
     return (
@@ -94,8 +99,8 @@ def reaches_known_items(account: Account, page: PageSummary) -> bool:
 def apply_gap_page(account: Account, gap: Gap, page: PageSummary, *, now: Micros) -> Account:
     """Apply a page that was read for a gap: shrink or close the gap.
 
-    The page can contain items above the watermark if the newest page was empty but was followed by further
-    pages. In that case, raise the watermark, unless there are unread items between the watermark and the gap.
+    If the newest page was empty but was followed by further pages, this page can contain items that are newer
+    than the watermark. In that case, raise the watermark, unless unread items lie between it and the gap.
     """
     if gap not in account.gaps:
         return account
@@ -120,13 +125,16 @@ def apply_cursor_rejection(account: Account, gap: Gap) -> Account:
 
 
 def add_backfill_gap(account: Account, since: Micros, *, now: Micros) -> Account:
-    """Add a gap that makes the next polls read all items since the time `since` again."""
+    """Add a gap, so that the next polls read the feed back to the time `since`.
+
+    Items that have already been read are read again.
+    """
     gaps = _merge_excess_gaps((Gap(floor=since, late_floor=since), *account.gaps))
     return replace(account, gaps=gaps, etag=None, next_poll_at=min(account.next_poll_at, now))
 
 
 def _remaining_gap(gap: Gap, page: PageSummary) -> Gap | None:
-    """Return what is left of a gap after a page was read, or None if the gap is closed."""
+    """Return what remains of a gap after a page was read, or None if the gap is closed."""
     if page.cursor is None and not page.item_times and gap.cursor is not None and not gap.is_restarted:
         # Some sources respond to an unknown cursor with an empty page.
         return replace(gap, cursor=None, cursor_rejections=0, is_restarted=True)
@@ -138,7 +146,10 @@ def _remaining_gap(gap: Gap, page: PageSummary) -> Gap | None:
 
 
 def late_threshold(gap: Gap) -> Micros | None:
-    """Return the time below which new items are late, or None if the gap does not search for late items."""
+    """Return the time before which new items count as late.
+
+    Return None if the gap is not searched for late items.
+    """
     return gap.floor + OVERLAP if gap.late_floor < gap.floor else None
 
 
@@ -154,7 +165,10 @@ def _replace_gap(account: Account, gap: Gap, rest: Gap | None) -> Account:
 
 
 def _merge_excess_gaps(gaps: tuple[Gap, ...]) -> tuple[Gap, ...]:
-    """Merge the two oldest gaps until at most `MAX_GAPS` remain. The range between them is read again."""
+    """Merge the two oldest gaps, repeatedly, until at most `MAX_GAPS` remain.
+
+    The items between merged gaps are read again.
+    """
     while len(gaps) > MAX_GAPS:
         *newer, upper, lower = gaps
         both = replace(

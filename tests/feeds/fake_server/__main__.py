@@ -23,8 +23,8 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--latency", type=float, default=0.0)
-    told = parser.parse_args()
-    asyncio.run(serve(told.port, told.seed, told.latency))
+    arguments = parser.parse_args()
+    asyncio.run(serve(arguments.port, arguments.seed, arguments.latency))
 
 
 main()

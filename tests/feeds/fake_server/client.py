@@ -1,4 +1,4 @@
-"""For tests: somebody who asks the fake, and perdure's own source on it."""
+"""For tests: a client of the fake server, and perdure's own source on it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOGIN = "com.atproto.server.createSession"
 
 
 class Reader:
-    """Somebody who asks the fake."""
+    """A client of the fake server."""
 
     def __init__(self, fake: FakeBluesky, http: httpx2.AsyncClient) -> None:
         self.fake = fake
@@ -50,9 +50,9 @@ class Reader:
         self, method: str, *, headers: dict[str, str] | None = None, **asked: Asked
     ) -> tuple[int, str, str]:
         answer = await self.get(method, headers=headers, **asked)
-        told = answer.json()
-        assert told.keys() == {"error", "message"}
-        return answer.status_code, told["error"], told["message"]
+        body = answer.json()
+        assert body.keys() == {"error", "message"}
+        return answer.status_code, body["error"], body["message"]
 
     async def login(self, did: str) -> Json:
         self.fake.sessions.passwords[did] = "secret"
@@ -69,7 +69,7 @@ async def asking(
     latency: float = 0.0,
     clock: Callable[[], Micros] = lambda: time.time_ns() // 1000,
 ) -> AsyncGenerator[Reader]:
-    """A fake over a world, and somebody who asks it."""
+    """A fake server over a world, and a client of it."""
     fake = FakeBluesky(world, requires_auth=requires_auth, latency=latency, clock=clock)
     async with fake, httpx2.AsyncClient(timeout=20) as http:
         yield Reader(fake, http)

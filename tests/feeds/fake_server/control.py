@@ -4,7 +4,7 @@ world/<verb>   a method of the world, by its arguments' names: {"did": ..., "tex
 advance        {"by": micros}; for a world without a clock
 knobs          the world's knobs
 server         latency, requires_auth, gives_etags
-limit          most, seconds, tells
+limit          most, seconds, sends_headers
 password       {"did": ..., "password": ...}
 expire         {} or {"scope": "access"}; tokens run out
 fail           a Fault
@@ -40,10 +40,10 @@ VERBS = {
 def done(fake: FakeBluesky, request: Request) -> object:
     """What an order's result is. KeyError: no such order."""
     order = request.path.removeprefix("/_fake/")
-    told: Json = msgspec.json.decode(request.body or b"{}", type=dict[str, Any])
+    arguments: Json = msgspec.json.decode(request.body or b"{}", type=dict[str, Any])
     if order.startswith("world/") and order[6:] in VERBS:
-        return {"result": getattr(fake.world, order[6:])(**told)}
-    return {"result": _ORDERS[order](fake, told)}
+        return {"result": getattr(fake.world, order[6:])(**arguments)}
+    return {"result": _ORDERS[order](fake, arguments)}
 
 
 def populate(world: World, *, accounts: int, posts: int, every: int) -> list[str]:
@@ -57,30 +57,30 @@ def populate(world: World, *, accounts: int, posts: int, every: int) -> list[str
     return dids
 
 
-def _knobs(fake: FakeBluesky, told: Json) -> None:
-    for name, value in told.items():
+def _knobs(fake: FakeBluesky, arguments: Json) -> None:
+    for name, value in arguments.items():
         setattr(fake.world.knobs, name, value)
 
 
-def _server(fake: FakeBluesky, told: Json) -> None:
-    for name in told.keys() & {"latency", "requires_auth", "gives_etags"}:
-        setattr(fake, name, told[name])
+def _server(fake: FakeBluesky, arguments: Json) -> None:
+    for name in arguments.keys() & {"latency", "requires_auth", "gives_etags"}:
+        setattr(fake, name, arguments[name])
 
 
-def _password(fake: FakeBluesky, told: Json) -> None:
-    fake.sessions.passwords[told["did"]] = told["password"]
+def _password(fake: FakeBluesky, arguments: Json) -> None:
+    fake.sessions.passwords[arguments["did"]] = arguments["password"]
 
 
 _ORDERS: dict[str, Verb] = {
-    "advance": lambda fake, told: fake.world.advance(told["by"]),
+    "advance": lambda fake, arguments: fake.world.advance(arguments["by"]),
     "knobs": _knobs,
     "server": _server,
-    "limit": lambda fake, told: fake.limit.set(**told),
+    "limit": lambda fake, arguments: fake.limit.set(**arguments),
     "password": _password,
-    "expire": lambda fake, told: fake.sessions.expire(told.get("scope")),
-    "fail": lambda fake, told: fake.fail(msgspec.convert(told, Fault)),
-    "heal": lambda fake, told: fake.faults.clear(),
-    "populate": lambda fake, told: populate(fake.world, **told),
-    "warm": lambda fake, told: fake.warm(),
-    "log": lambda fake, told: fake.log,
+    "expire": lambda fake, arguments: fake.sessions.expire(arguments.get("scope")),
+    "fail": lambda fake, arguments: fake.fail(msgspec.convert(arguments, Fault)),
+    "heal": lambda fake, arguments: fake.faults.clear(),
+    "populate": lambda fake, arguments: populate(fake.world, **arguments),
+    "warm": lambda fake, arguments: fake.warm(),
+    "log": lambda fake, arguments: fake.log,
 }

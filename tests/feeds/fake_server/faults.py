@@ -92,16 +92,16 @@ class Limit:
     def __init__(self, clock: Callable[[], Micros]) -> None:
         self.most: int | None = None
         self.seconds = 300.0
-        self.tells = True
+        self.sends_headers = True
         """Whether answers carry headers about it."""
         self.refused = 0
         self._clock = clock
         self._used = 0
         self._ends: Micros = 0
 
-    def set(self, most: int | None, *, seconds: float = 300.0, tells: bool = True) -> None:
+    def set(self, most: int | None, *, seconds: float = 300.0, sends_headers: bool = True) -> None:
         """From now on, in a fresh window."""
-        self.most, self.seconds, self.tells = most, seconds, tells
+        self.most, self.seconds, self.sends_headers = most, seconds, sends_headers
         self._ends = 0
 
     def take(self) -> None:
@@ -118,13 +118,13 @@ class Limit:
             raise Refusal(429, "RateLimitExceeded", "Rate Limit Exceeded")
 
     def headers(self, *, is_refusal: bool) -> dict[str, str]:
-        if self.most is None or not self.tells:
+        if self.most is None or not self.sends_headers:
             return {}
-        told = {
+        headers = {
             "ratelimit-limit": str(self.most),
             "ratelimit-remaining": str(max(0, self.most - self._used)),
             "ratelimit-reset": str(self._ends // 1_000_000),
             "ratelimit-policy": f"{self.most};w={ceil(self.seconds)}",
         }
         wait = max(0, ceil((self._ends - self._clock()) / 1e6))
-        return {**told, "retry-after": str(wait)} if is_refusal else told
+        return {**headers, "retry-after": str(wait)} if is_refusal else headers

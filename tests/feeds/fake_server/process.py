@@ -22,9 +22,9 @@ class FakeProcess:
         self.returncode: int | None = None
         self._http = http
 
-    async def order(self, what: str, **told: object) -> Any:  # noqa: ANN401 - any JSON
+    async def order(self, what: str, **arguments: object) -> Any:  # noqa: ANN401 - any JSON
         """Turn one of its knobs; `control` lists them."""
-        answer = await self._http.post(f"{self.url}/_fake/{what}", json=told)
+        answer = await self._http.post(f"{self.url}/_fake/{what}", json=arguments)
         assert answer.status_code == 200, answer.text
         return answer.json()["result"]
 

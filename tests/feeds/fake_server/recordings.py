@@ -63,7 +63,7 @@ def _meet(world: World, author: Json) -> None:
         world.account(author["handle"], did=author["did"], display_name=author.get("displayName"))
 
 
-def _time(told: str) -> int:
-    time = parsed(told)
-    assert time is not None, told
+def _time(text: str) -> int:
+    time = parsed(text)
+    assert time is not None, text
     return time

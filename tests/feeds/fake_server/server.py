@@ -38,7 +38,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     is_authorized: bool
     """Whether it came with a token, good or bad."""
     status: int
-    """499 if whoever asked did not wait for the answer."""
+    """499 if the client did not wait for the response."""
     started: float
     ended: float
     connection: int
@@ -66,7 +66,7 @@ class FakeBluesky:
         self.gate = asyncio.Event()
         """While it is not set, requests wait for their answers."""
         self.gate.set()
-        self.under_way = 0
+        self.in_flight = 0
         """Requests that have no answer yet."""
         self.gives_etags = True
         self.sessions = Sessions(world, clock)
@@ -106,8 +106,8 @@ class FakeBluesky:
         """The requests for a method, as they ended."""
         return [each for each in self.log if each.path == path and actor in (None, each.actor)]
 
-    def most_at_once(self, path: str = FEED, *, actor: str | None = None) -> int:
-        """How many requests for a method were under way at the same time, at the most."""
+    def max_in_flight(self, path: str = FEED, *, actor: str | None = None) -> int:
+        """Return the maximum number of requests for a method that were in flight at the same time."""
         asked = self.asked(path, actor=actor)
         changes = sorted([(each.started, 1) for each in asked] + [(each.ended, -1) for each in asked])
         most = now = 0
@@ -150,12 +150,12 @@ class FakeBluesky:
 
     async def _wait(self, fault: Fault | None) -> None:
         """As long as an answer takes."""
-        self.under_way += 1
+        self.in_flight += 1
         try:
             await asyncio.sleep(self.latency + (fault.seconds if fault and fault.how == "slow" else 0))
             await self.gate.wait()
         finally:
-            self.under_way -= 1
+            self.in_flight -= 1
 
     def _safely(self, answer: Callable[[], Response]) -> Response:
         """An answer, or what went wrong as one. A failure of our own is raised again at the end."""
@@ -220,8 +220,8 @@ class FakeBluesky:
     def _answer(self, request: Request, viewer: str | None) -> bytes:
         match _method(request):
             case "com.atproto.server.createSession":
-                told = msgspec.json.decode(request.body, type=dict[str, str])
-                return encode(self.sessions.create(told["identifier"], told["password"]))
+                credentials = msgspec.json.decode(request.body, type=dict[str, str])
+                return encode(self.sessions.create(credentials["identifier"], credentials["password"]))
             case "com.atproto.server.refreshSession":
                 return encode(self.sessions.refresh(request.headers.get("authorization")))
             case "app.bsky.actor.getProfiles":
@@ -318,7 +318,7 @@ def _needed(request: Request, name: str) -> str:
 
 
 def _limit(request: Request) -> int:
-    told = request.one("limit") or "50"
-    if not told.isdecimal():
+    limit = request.one("limit") or "50"
+    if not limit.isdecimal():
         raise Refusal(400, "InvalidRequest", "limit must be an integer")
-    return int(told)
+    return int(limit)

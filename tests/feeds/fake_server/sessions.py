@@ -61,7 +61,7 @@ class Sessions:
                 self._tokens[name] = msgspec.structs.replace(token, until=self._clock())
 
     def revoke(self) -> None:
-        """Nobody knows any token any more."""
+        """Every token becomes unknown."""
         self._tokens.clear()
 
     def _token(self, header: str | None, scope: Scope) -> Token:

@@ -147,12 +147,12 @@ class Views:
         }
 
     def follows(self, subject: Account, followed: Iterable[Account], cursor: str | None) -> bytes:
-        told = {"subject": basic(subject), "follows": [basic(account) for account in followed]}
-        return encode(told if cursor is None else {**told, "cursor": cursor})
+        body = {"subject": basic(subject), "follows": [basic(account) for account in followed]}
+        return encode(body if cursor is None else {**body, "cursor": cursor})
 
     def records(self, rows: Iterable[Row], cursor: str | None) -> bytes:
-        told = {"records": [_record(row) for row in rows]}
-        return encode(told if cursor is None else {**told, "cursor": cursor})
+        body = {"records": [_record(row) for row in rows]}
+        return encode(body if cursor is None else {**body, "cursor": cursor})
 
 
 def _record(row: Row) -> Json:

@@ -44,18 +44,18 @@ class Knobs(msgspec.Struct, kw_only=True):
     foreign: Foreign = "fails"
     """What a foreign cursor gets: a 500, a 200 with an empty feed, or a 400."""
     short_pages: float = 0.0
-    """How many pages hold less than they could, and go on all the same."""
+    """How many pages are short, and still have a cursor."""
     empty_pages: float = 0.0
-    """How many pages hold nothing, and go on all the same."""
+    """How many pages are empty, and still have a cursor."""
     splits_ties: bool = False
     """Whether a page may end between equal times though the cursor is a time. What comes after is then
-    shown to nobody: with this, no reader of feeds can have everything."""
+    never shown: with this, no reader of feeds can have everything."""
     shows_sort_time: bool = True
     """Whether `indexedAt` is shown as the earlier of itself and createdAt, as the recorded server does."""
 
 
 class Account:
-    """Somebody, with all that is in the repository."""
+    """An account, with everything in its repository."""
 
     def __init__(self, did: str, handle: str, display_name: str | None) -> None:
         self.did = did
@@ -138,7 +138,7 @@ _QUOTING = ("app.bsky.embed.record", "app.bsky.embed.recordWithMedia")
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of a feed: the pinned post if it was asked for, the rows, and where to go on."""
+    """A page of a feed: the pinned post if it was asked for, the rows, and the cursor of the next page."""
 
     rows: list[Row]
     cursor: str | None

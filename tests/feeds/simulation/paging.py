@@ -1,4 +1,4 @@
-"""Pages of a feed: how many rows each takes, and the cursor that goes on from there."""
+"""Pages of a feed: how many rows each has, and the cursor of the next page."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class Paging:
             return Shown(rows=[], cursor=empty)
         taken = self._untied(newest, rows, taken or min(limit, len(rows)))
         part = rows[:taken]
-        goes_on = taken < len(rows) or taken >= limit
+        has_more = taken < len(rows) or taken >= limit
         return Shown(
             rows=[row for row in part if row.is_visible],
-            cursor=self._cursor(part[-1].key) if goes_on and part else None,
+            cursor=self._cursor(part[-1].key) if has_more and part else None,
         )
 
     def _taken(self, rows: list[Row], limit: int, cursor: str | None) -> int:
@@ -79,7 +79,7 @@ class Paging:
         return iso(sort) if self._knobs.cursors == "time" else f"{sort // 1000}__{cid}"
 
     def _read(self, cursor: str) -> Key:
-        """The key below which to go on. ValueError: not one of ours."""
+        """Return the key below which the next page starts. Raise ValueError if the cursor is invalid."""
         if self._knobs.cursors == "time":
             if not _ISO.fullmatch(cursor):
                 raise ValueError(cursor)

@@ -21,10 +21,10 @@ def iso(time: Micros) -> str:
     return (_EPOCH + timedelta(microseconds=time)).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
-def parsed(told: object) -> Micros | None:
+def parsed(value: object) -> Micros | None:
     """None where this is no time. Without an offset it is UTC; there is nothing before 1970."""
     try:
-        time = datetime.fromisoformat(told.strip().upper()) if isinstance(told, str) else None
+        time = datetime.fromisoformat(value.strip().upper()) if isinstance(value, str) else None
     except ValueError:
         return None
     if time is None:

@@ -1,4 +1,4 @@
-"""`World`: everybody, and all they wrote. See the package."""
+"""`World`: all accounts, and everything they wrote. See the package."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .paging import Paging, checked, newest_of_all
 from .times import iso, parsed, tid, whole
 
 START: Micros = 1_794_700_000_000_000
-"""Where a world's clock begins, if nobody says otherwise: in November 2026."""
+"""The default start of a world's clock: in November 2026."""
 PROFILES_AT_MOST = 25
 
 _DIGITS = str.maketrans("0189", "wxyz")
@@ -45,7 +45,7 @@ _IDENTIFIER = re.compile(
 
 
 class Rest(TypedDict, total=False):
-    """What else may be told of a post."""
+    """Further properties of a post."""
 
     created_at: Micros | str | None
     at: Micros | None
@@ -53,7 +53,7 @@ class Rest(TypedDict, total=False):
 
 
 class World:
-    """Everybody, and all they wrote. What it refuses is a `Refusal`."""
+    """All accounts, and everything they wrote. What it refuses is a `Refusal`."""
 
     def __init__(
         self,
@@ -65,14 +65,14 @@ class World:
     ) -> None:
         self.seed = seed
         self.at = now
-        """The time, unless there is a clock. Whoever owns the world may set it."""
+        """The time, unless there is a clock. The owner of the world may set it."""
         self.knobs = knobs if knobs is not None else Knobs()
         self.accounts: dict[str, Account] = {}
         self.rows: dict[str, Row] = {}
         """Everything that is there, by its own uri."""
         self.lists: dict[str, list[str]] = {}
         self.revision = 0
-        """Rises when somebody is called or shown differently."""
+        """Increases when a handle or a name changes."""
         self.changes = 0
         """Rises when any feed may have become another."""
         self._clock = clock
@@ -92,7 +92,7 @@ class World:
     def account(
         self, handle: str | None = None, *, did: str | None = None, display_name: str | None = None
     ) -> str:
-        """Somebody new. The DID."""
+        """Create an account, and return its DID."""
         did = did or f"did:plc:{self._name(24)}"
         handle = handle or f"user{len(self.accounts)}.test"
         self.accounts[did] = Account(did, handle, display_name)
@@ -134,7 +134,7 @@ class World:
         self.accounts[did].blocks.discard(other)
 
     def make_list(self, did: str, members: Iterable[str]) -> str:
-        """A list that somebody curates. Its uri."""
+        """Create a list of an account, and return its URI."""
         uri = f"at://{did}/app.bsky.graph.list/{self._name(13)}"
         self.lists[uri] = list(members)
         return uri
@@ -154,7 +154,7 @@ class World:
         word: earlier, later, or a text that is no time. More fields (embed, facets) go into the record.
         """
         indexed = whole(self.now if at is None else at)
-        record: Json = {"text": text, "$type": POSTS, **fields, "createdAt": _told(created_at, indexed)}
+        record: Json = {"text": text, "$type": POSTS, **fields, "createdAt": _created_at(created_at, indexed)}
         return self._write(did, POSTS, record, indexed).uri
 
     def reply(self, did: str, to: str, text: str = "", **rest: Unpack[Rest]) -> str:
@@ -179,12 +179,12 @@ class World:
     def repost(
         self, did: str, of: str, *, created_at: Micros | str | None = None, at: Micros | None = None
     ) -> str:
-        """Somebody's post, or an own one, shown again. The repost's uri."""
+        """Repost a post, and return the URI of the repost."""
         indexed = whole(self.now if at is None else at)
         record: Json = {
             "$type": REPOSTS,
             "subject": ref_to(self.rows[of]),
-            "createdAt": _told(created_at, indexed),
+            "createdAt": _created_at(created_at, indexed),
         }
         return self._write(did, REPOSTS, record, indexed).uri
 
@@ -246,8 +246,8 @@ class World:
             row.post.reposts += by
             row.post.version += 1
             return
-        for told, name in ((parent_in(row.record), "replies"), (quoted_in(row.record), "quotes")):
-            if told is not None and (other := self.rows.get(told)) is not None:
+        for target, name in ((parent_in(row.record), "replies"), (quoted_in(row.record), "quotes")):
+            if target is not None and (other := self.rows.get(target)) is not None:
                 setattr(other, name, getattr(other, name) + by)
                 other.version += 1
 
@@ -275,7 +275,7 @@ class World:
     # What readers are shown
 
     def find(self, actor: str, *, viewer: str | None = None) -> Account:
-        """Somebody who is there, by DID or handle, and whom this viewer may see."""
+        """Return an existing account that this viewer may see, by DID or handle."""
         if not _IDENTIFIER.fullmatch(actor):
             raise Refusal(400, "InvalidRequest", "Invalid AT identifier")
         did = actor if actor.startswith("did:") else self._handles.get(actor.lower(), "")
@@ -303,7 +303,7 @@ class World:
         return shown if pinned is None else msgspec.structs.replace(shown, pinned=pinned)
 
     def timeline(self, viewer: str, limit: int = 50, cursor: str | None = None) -> Shown:
-        """Of everybody whom the viewer follows, and the viewer."""
+        """Of every account that the viewer follows, and of the viewer."""
         return self._page(self._there([viewer, *self.accounts[viewer].follows]), limit, cursor)
 
     def list_feed(self, uri: str, limit: int = 50, cursor: str | None = None) -> Shown:
@@ -315,7 +315,7 @@ class World:
     def follows(
         self, actor: str, limit: int = 50, cursor: str | None = None
     ) -> tuple[list[Account], str | None]:
-        """Whom somebody follows, those last who were followed first."""
+        """Return the accounts that an account follows, newest first."""
         followed = [*reversed(self.find(actor).follows)]
         begin = followed.index(cursor) + 1 if cursor in followed else 0
         part = followed[begin : begin + checked(limit)]
@@ -370,7 +370,7 @@ class World:
         return [account for account in found if account.state is State.THERE]
 
 
-def _told(created_at: Micros | str | None, indexed: Micros) -> str:
+def _created_at(created_at: Micros | str | None, indexed: Micros) -> str:
     if isinstance(created_at, str):
         return created_at
     return iso(indexed if created_at is None else created_at)

@@ -4,6 +4,11 @@
 `items`, `post_links` and `errors` parse the responses. `source` combines these modules.
 """
 
-from .source import BlueskyHintSource, BlueskySource, open_bluesky
+from ...storage.install_advice import without_extra
+
+try:
+    from .source import BlueskyHintSource, BlueskySource, open_bluesky
+except ModuleNotFoundError as error:
+    raise without_extra("feeds", error) from error
 
 __all__ = ["BlueskyHintSource", "BlueskySource", "open_bluesky"]

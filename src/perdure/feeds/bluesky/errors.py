@@ -1,4 +1,4 @@
-"""Maps the error responses of Bluesky to exceptions. These functions are pure.
+"""Maps the error responses of Bluesky to exceptions. The functions in this module are pure.
 
 The HTTP status alone is not enough: an expired token, an unknown account and a malformed cursor all have
 status 400. So the fields `error` and, if necessary, `message` of the response are used as well.
@@ -136,7 +136,7 @@ def parse_rate_limit(headers: Mapping[str, str]) -> tuple[int | None, int, Micro
 
 
 def parse_int(text: str | None) -> int | None:
-    """Parse a header value as an integer. Return None if it is not a decimal number with up to 12 digits."""
+    """Parse a header value as an integer. Return None unless it consists of 1 to 12 decimal digits."""
     if text is None or not (plain := text.strip()).isascii() or not plain.isdigit() or len(plain) > 12:
         return None
     return int(plain)

@@ -1,7 +1,7 @@
 """Parses Bluesky's responses into items, profiles and timestamps.
 
-These functions are pure. Each record is parsed separately, so an invalid record does not affect the others.
-Invalid records are skipped and counted.
+The functions in this module are pure. Each record is parsed separately, so an invalid record does not affect
+the others. Invalid records are skipped and counted.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 SMALL_RECORD_BYTES = 16 * 1024
-"""If a record is at most this large, the size of its item is not checked. Few records are larger."""
+"""The size of an item is not checked if its record is at most this large. Few records are larger."""
 
 
 class InvalidRecord(ValueError):
@@ -90,7 +90,7 @@ def _complete_item(item: Item, view: PostView, raw: Raw) -> Item:
 
 
 def latest_by_author(feed: Feed) -> dict[str, Micros]:
-    """Return the time of each account's newest item in a feed, by account id."""
+    """Return the time of each account's newest item on a page of a feed, by account id."""
     newest: dict[str, Micros] = {}
     for author, time in _parse_each(feed.feed, _author_and_time)[0]:
         newest[author] = max(time, newest.get(author, 0))
@@ -193,7 +193,7 @@ def _parse_record(raw: Raw, account_id: str) -> SourceRecord:
 
 
 def _record_time(author_time: object, key: str) -> Micros:
-    """Return the author's creation time or the time in the record's key, whichever is earlier."""
+    """Return the earlier of the time that the author specified and the time in the record's key."""
     times = [time for time in (parse_timestamp(author_time), tid_time(key)) if time is not None]
     return _require_time(min(times, default=None))
 
@@ -236,8 +236,8 @@ _TID_CLOCK_BITS = 10
 def parse_timestamp(written: object) -> Micros | None:
     """Parse a timestamp as Bluesky does: a date such as 2024-12-31, usually followed by a time of day.
 
-    Without a UTC offset, the time is UTC. A time before 1970 becomes the start of 1970. Return None if the
-    value is not a timestamp, because clients can write anything.
+    Without a UTC offset, the time is UTC. A time before 1970 becomes the start of 1970. Clients can write any
+    value. If it is not a timestamp, return None.
     """
     if not isinstance(written, str) or not _TIMESTAMP.match(written):
         return None

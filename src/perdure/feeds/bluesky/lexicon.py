@@ -1,7 +1,7 @@
 """The schemas of Bluesky's responses. Fields that are not declared here are ignored.
 
-Records can be partly invalid, because any client can write them. So list members, and all fields that contain
-links, are kept as raw JSON and parsed separately. One invalid part does not affect the others.
+Records can be partly invalid, because any client can write them. So the members of lists, and the embeds and
+facets of posts, are kept as raw JSON and parsed separately. One invalid part does not affect the others.
 """
 
 from __future__ import annotations
@@ -81,9 +81,10 @@ class External(LexiconObject):
 
 
 class QuotedRecord(LexiconObject):
-    """A quoted record. If the post also has media, the actual quoted record is in the field `record`.
+    """A quoted record. If the quoting post also has media, the quoted record is in the field `record`.
 
-    In a post's own record, only `uri` is set. In the server's view of a post, all fields can be set.
+    In the quoting post's own record, a quoted record has only a `uri`. In the server's view of the quoting
+    post, it can have all fields.
     """
 
     uri: str = ""
@@ -93,7 +94,7 @@ class QuotedRecord(LexiconObject):
 
 
 class Embed(LexiconObject):
-    """The content that a post embeds, such as a link card or a quoted post. Used in records and in views."""
+    """The embedded content in the record or the view of a post, such as a link card or a quoted post."""
 
     external: External | None = None
     media: Embed | None = None

@@ -1,7 +1,7 @@
 """Finds the links in a post: in its link card, its quoted post, its facets (marked-up text) and plain text.
 
-These functions are pure. If a post links to the same page several times, only the first link is returned.
-Invalid parts of a post are ignored.
+The functions in this module are pure. If a post links to the same page several times, only the first link is
+returned. Invalid parts of a post are ignored.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ T = TypeVar("T")
 
 
 def find_links(post: Post, view: Raw = NO_RAW) -> tuple[Link, ...]:
-    """Return the links in a post. `view`, which may be empty, is the embed that the feed shows for it."""
+    """Return the links in a post. `view` is the embed as the feed shows it; it may be empty."""
     if not view and not post.embed and not post.facets and "://" not in post.text:
         return ()
     embeds = [embed for raw in (view, post.embed) if (embed := _read(_embed, raw)) is not None]
     links: dict[str, Link] = {}
     for url, via, title in _iter_links(post, embeds):
-        if url not in links and (place := _normalize_cached(url)) is not None:
-            links.setdefault(place, Link(place, via, title, original_url(url, place)))
+        if url not in links and (normalized := _normalize_cached(url)) is not None:
+            links.setdefault(normalized, Link(normalized, via, title, original_url(url, normalized)))
     return tuple(links.values())
 
 
@@ -40,7 +40,7 @@ def is_quote(post: Post) -> bool:
 
 
 def _iter_links(post: Post, embeds: list[Embed]) -> Iterator[tuple[str, LinkVia, str]]:
-    """Yield the URL, the kind and the title of each link: first cards, then quotes, facets and plain text."""
+    """Yield the URL, kind and title of each link: first link cards, then quotes, facets and plain text."""
     for embed in embeds:
         for card in _cards(embed):
             yield card.uri, "card", card.title
@@ -81,7 +81,10 @@ def _quoted_record(embed: Embed) -> QuotedRecord | None:
 
 
 def _split_marked_text(post: Post) -> tuple[list[str], str]:
-    """Return the URLs in facets, and the text outside facets. Text in facets often shows shortened URLs."""
+    """Return the URLs of link facets, and the post's text with the text of these facets replaced by spaces.
+
+    The text of a link facet is often a shortened URL, which does not count as a separate link.
+    """
     marked: list[str] = []
     text = post.text.encode()
     for facet in _read(_facets, post.facets) or ():

@@ -1,7 +1,8 @@
 """A login session at a Bluesky server: an access token for all requests, and a refresh token to renew it.
 
 An access token is valid for about two hours. When it expires, the server rejects all running requests. One
-of these requests then renews the token while the others wait. Then all are sent again, so no poll fails.
+of these requests then renews the token while the others wait. After that, all of them are sent again, so no
+poll fails.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ class SessionFile:
 
     @classmethod
     def default(cls, service: str, identifier: str, environ: Mapping[str, str]) -> SessionFile | None:
-        """Return the file in the user's state directory, or None if XDG_STATE_HOME and HOME are not set."""
+        """Return the session file in the user's state directory.
+
+        Return None if neither XDG_STATE_HOME nor HOME is set.
+        """
         state = environ.get("XDG_STATE_HOME") or (
             f"{environ['HOME']}/.local/state" if environ.get("HOME") else ""
         )
@@ -95,7 +99,10 @@ class Session:
     def __init__(
         self, client: XrpcClient, identifier: str, password: str, *, file: SessionFile | None = None
     ) -> None:
-        """Create a session. Processes share tokens in `file`, because servers limit logins."""
+        """Create a session. Tokens are stored in `file`, which several processes can share.
+
+        Processes that share tokens log in less often. Servers limit the number of logins.
+        """
         self._client = client
         self._identifier = identifier
         self._password = password
@@ -118,7 +125,7 @@ class Session:
             self._rejected_token = token
 
     async def ensure_token(self) -> None:
-        """Get a new token if there is no valid token. Raise AuthenticationFailed if the login fails."""
+        """Get a new token if there is no valid token. Raise AuthenticationFailed if the login is rejected."""
         if self.token is not None:
             return
         async with self._renewing:
@@ -129,7 +136,7 @@ class Session:
                     self._file.write(self._tokens)
 
     async def _renew(self) -> Tokens:
-        """Return new tokens that another process has stored. If there are none, refresh our own or log in."""
+        """Return tokens that another process has stored in the meantime or, if there are none, new tokens."""
         stored = None if self._file is None else self._file.read()
         if stored is not None and stored.access_jwt != self._rejected_token and stored != self._tokens:
             return stored

@@ -11,6 +11,7 @@ import httpx2
 import msgspec
 
 from ...storage import Micros
+from ...storage.loopback_address import is_loopback
 from ...storage.request_batcher import batched
 from ..errors import AccountBlocked, AccountUnavailable, InvalidSettings, RequestRejected, SourceUnavailable
 from ..item import Item
@@ -38,7 +39,8 @@ class BlueskySource:
     def __init__(self, feeds: XrpcReader, records: XrpcReader, *, public: XrpcReader | None = None) -> None:
         """Create a source that reads feeds and profiles with the client `feeds`, and records with `records`.
 
-        For accounts that block the logged-in user, the client `public` is used. It sends no credentials.
+        Requests that fail because of a block between an account and the logged-in user are repeated with the
+        client `public`, which sends no credentials.
         """
         self._feeds = feeds
         self._records = records
@@ -47,7 +49,10 @@ class BlueskySource:
     async def page(
         self, account_id: str, *, limit: int, cursor: str | None = None, etag: str | None = None
     ) -> FeedPage | None:
-        """Return the newest page of a feed, or the page at `cursor`. Only the newest page has an ETag."""
+        """Return the newest page of a feed, or the page at `cursor`.
+
+        Only the newest page has an ETag. If its ETag is still `etag`, return None.
+        """
         params: dict[str, str | int] = {"actor": account_id, "limit": limit}
         if cursor is not None:
             params["cursor"] = cursor
@@ -68,7 +73,7 @@ class BlueskySource:
         return found
 
     async def follows(self, actor: str) -> AsyncGenerator[Profile]:
-        """Yield the profiles of the accounts that `actor` follows. Bluesky omits suspended accounts."""
+        """Yield the profiles of the accounts that `actor` follows and that Bluesky currently shows."""
         params: dict[str, str | int] = {"actor": actor.removeprefix("@"), "limit": PAGE_SIZE}
         used: set[str] = set()
         while True:
@@ -83,8 +88,9 @@ class BlueskySource:
     async def unfollowed(self, actor: str, account_ids: Sequence[str]) -> set[str]:
         """Return the ids in `account_ids` that `actor` definitely does not follow.
 
-        Pass only accounts that `follows` did not yield. If the actor's follow records cannot be read, return
-        the accounts that have a profile: if they were followed, `follows` would have yielded them.
+        The caller must pass only accounts that `follows` did not yield. If the actor's follow records cannot
+        be read, return the accounts that have a profile: if they were followed, `follows` would have yielded
+        them.
         """
         followed: set[str] = set()
         try:
@@ -95,7 +101,10 @@ class BlueskySource:
         return set(account_ids) - followed
 
     async def shown_items(self, items: Sequence[Item]) -> list[Item]:
-        """Return `items` as the feed shows them, with all links. Omit items that the feed does not show."""
+        """Return `items` as the feed shows them, including the links of quoted posts.
+
+        Omit items that the feed does not show.
+        """
         found: list[Item] = []
         for batch in batched(items, POSTS_PER_REQUEST):
             params = {"uris": list(dict.fromkeys(item.post_uri for item in batch))}
@@ -133,7 +142,11 @@ class BlueskySource:
     async def _get(
         self, method: str, params: QueryParams, decoder: msgspec.json.Decoder[T], *, etag: str | None = None
     ) -> XrpcResponse[T] | None:
-        """Send a request. Send it again without credentials if the account blocks the logged-in user."""
+        """Send a request, and return the response.
+
+        If it fails because of a block between the account and the logged-in user, send it again without
+        credentials.
+        """
         try:
             return await self._feeds.get(method, params, decoder, etag=etag)
         except AccountBlocked:
@@ -150,7 +163,7 @@ class BlueskyHintSource(BlueskySource):
     at:// URI of a Bluesky list."""
 
     async def latest_activity(self) -> Mapping[str, Micros]:
-        """Return the time of each account's newest item, by account id. Read one page of the feed `hints`."""
+        """Return the time of each account's newest item on the first page of `hints`, by account id."""
         params: dict[str, str | int] = {"limit": PAGE_SIZE}
         if self.hints == TIMELINE:
             return latest_by_author(await self._get_modified("app.bsky.feed.getTimeline", params, _feed))
@@ -159,15 +172,19 @@ class BlueskyHintSource(BlueskySource):
 
 
 def _check_unused(cursor: str, used: set[str], what: str) -> None:
-    """Raise SourceUnavailable if `cursor` is in `used`. The rest of the list then cannot be read."""
+    """Add `cursor` to `used`.
+
+    If it is already there, raise SourceUnavailable: the server repeats a cursor, so the remaining pages
+    cannot be read.
+    """
     if cursor in used:
-        raise SourceUnavailable(f"cannot read all of {what}: the server repeats a cursor")
+        raise SourceUnavailable(f"cannot read all of {what}: the server returned the same cursor twice")
     used.add(cursor)
 
 
 def _require_modified(response: XrpcResponse[T] | None) -> XrpcResponse[T]:
     if response is None:
-        raise SourceUnavailable("unexpected 304 Not Modified")
+        raise SourceUnavailable("the server returned 304 Not Modified, although the request had no ETag")
     return response
 
 
@@ -193,7 +210,7 @@ async def open_bluesky(
 ) -> AsyncGenerator[BlueskySource]:
     """Open a connection to Bluesky. Raise InvalidSettings if the settings are invalid.
 
-    `limiter` limits the requests to the server from which feeds are read. `transport` is for tests.
+    `limiter` limits the rate of requests to the server from which feeds are read. `transport` is for tests.
     """
     bluesky = settings.bluesky
     _check(bluesky)
@@ -237,7 +254,10 @@ def _check(settings: BlueskySettings) -> None:
         if not _is_http_url(url):
             raise InvalidSettings(f"bluesky.{name}", "must be an http or https URL without credentials")
     if settings.identifier is not None and not _is_encrypted(settings.pds):
-        raise InvalidSettings("bluesky.pds", "must be an https URL, because the password is sent to it")
+        raise InvalidSettings(
+            "bluesky.pds",
+            "must be an https URL, or a URL with a loopback address, because the password is sent to it",
+        )
     hints = settings.hints
     if hints is not None and hints != TIMELINE and not hints.startswith("at://"):
         raise InvalidSettings(
@@ -261,11 +281,14 @@ def _is_http_url(url: str) -> bool:
 def _is_encrypted(url: str) -> bool:
     """Return whether a password can be sent safely to `url`: over https, or to a server on this machine."""
     parsed = httpx2.URL(url)
-    return parsed.scheme == "https" or parsed.host in ("127.0.0.1", "::1", "localhost")
+    return parsed.scheme == "https" or is_loopback(parsed.host)
 
 
 def _password(settings: BlueskySettings, environ: Mapping[str, str]) -> str | None:
-    """Return the app password, or None if there is no login. Raise InvalidSettings if no password is set."""
+    """Return the app password, or None if no login is configured.
+
+    Raise InvalidSettings if a login is configured but no password is set.
+    """
     if settings.identifier is None:
         return None
     if password := environ.get(settings.password_variable):

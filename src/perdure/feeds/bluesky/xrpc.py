@@ -1,7 +1,7 @@
 """An HTTP client for XRPC, the API of Bluesky servers, with rate limits, retries and typed responses.
 
-A request is retried if its response is late, incomplete or invalid. If all retries fail, the client raises
-SourceUnavailable.
+A request is retried if the server cannot be reached, does not respond in time, reports a temporary error, or
+sends an invalid response. If all retries fail, the client raises SourceUnavailable.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import anyio
 import httpx2
 import msgspec
 
+from ...storage.exception_text import reason_of
 from ..errors import AuthenticationFailed, SourceUnavailable
 from ..rate_limit import Retrier
 from . import errors
@@ -159,7 +160,7 @@ class XrpcClient:
         except TimeoutError as error:
             raise SourceUnavailable(f"{self.service} did not respond within {self._timeout:g} s") from error
         except httpx2.RequestError as error:
-            raise SourceUnavailable(f"{self.service}: {error or type(error).__name__}") from error
+            raise SourceUnavailable(f"the request to {self.service} failed: {reason_of(error)}") from error
 
 
 def _etag_of(response: httpx2.Response) -> str:
@@ -170,7 +171,7 @@ def _etag_of(response: httpx2.Response) -> str:
 
 
 def _decode(decoder: msgspec.json.Decoder[T], content: bytes) -> T:
-    """Decode a response. If that fails, replace lone surrogates, which are not valid JSON, and try again."""
+    """Decode a response. If that fails, replace lone surrogates, which the decoder rejects, and try again."""
     try:
         return decoder.decode(content)
     except ValueError:

@@ -1,7 +1,7 @@
 """Audits an account: compares the stored items with the account's own records at the source.
 
-A feed is sorted by the times that authors give their posts. If a post is back-dated too far, it appears below
-the part of the feed that polls read, so polls do not find it. The author's own records include it.
+A feed is sorted by the times that authors give their posts. If a post is backdated too far, it appears
+further down the feed than polls read, so polls do not find it. The author's own records include it.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     missing: int
     """Number of records that were not stored although polls should have found them."""
     history: int
-    """Number of records that were not stored because they are older than the look-back of the first poll."""
+    """Number of records that were not stored because they were written before `Account.history_start`."""
     repaired: int
-    """Number of `missing` records that the audit has now stored. Always 0 in a dry run."""
+    """Number of `missing` records that the audit stored. Always 0 in a dry run."""
     history_stored: int
-    """Number of `history` records that the audit has now stored. Always 0 unless `history` was requested."""
+    """Number of `history` records that the audit stored. 0 in a dry run or if `history` was not requested."""
     hidden: int
     """Number of records that the audit did not store because the feed does not show them."""
     deleted: int
     """Number of stored items that no longer exist at the source."""
     removed: int
-    """Number of `deleted` items that the audit has removed from the storage."""
+    """Number of items that the audit removed from the storage because the source has deleted them."""
     invalid_records: int
     examples: tuple[Item, ...] = ()
     """The first missing items that the audit found, up to `MAX_EXAMPLES`."""
@@ -58,10 +58,11 @@ async def audit_account(
     since: int = 0,
     dry_run: bool = False,
 ) -> AuditReport:
-    """Compare the stored items of an account with its own records, and store missing items.
+    """Compare the stored items of an account with its records at the source, and store missing items.
 
-    With `history`, also store items that are older than the look-back of the first poll. With `remove`,
-    delete stored items that no longer exist at the source. Ignore items that are older than `since`.
+    With `history`, also store items that were written before `Account.history_start`. With `remove`, delete
+    stored items that no longer exist at the source. Ignore items that are older than `since`. With `dry_run`,
+    store and delete nothing.
     """
     run = _Comparison(store, source, (await store.get(account_id)).account, history=history, dry_run=dry_run)
     before = [item async for _, item in store.newest_items(account_id, since=since) if _has_own_uri(item)]
@@ -73,7 +74,7 @@ async def audit_account(
         await run.compare([each for each in page.records if each.item.time >= since])
     deleted = [item for item in before if item.uri not in uris]
     removed = 0
-    if remove and uris and not dry_run:  # a source without any record is probably faulty
+    if remove and uris and not dry_run:  # a source that lists no records at all is probably faulty
         removed = await store.remove_items(account_id, deleted)
     if not dry_run:
         await store.update(account_id, partial(transitions.audited, posts=run.posts))
@@ -94,7 +95,10 @@ async def audit_account(
 
 
 class _Comparison:
-    """Compares the records of one account with its stored items, and counts the differences."""
+    """Compares the records of one account with its stored items.
+
+    It counts the differences and stores missing items.
+    """
 
     def __init__(
         self, store: FeedStore, source: AuditSource, account: Account, *, history: bool, dry_run: bool
@@ -108,7 +112,11 @@ class _Comparison:
         self.examples: list[Item] = []
 
     async def compare(self, records: Sequence[SourceRecord]) -> None:
-        """Count the records that are not stored, and store them as items unless this is a dry run."""
+        """Count the records that are not stored. Unless this is a dry run, store those that the feed shows.
+
+        Records that were written before `Account.history_start` are stored only with `history`. Records in
+        parts of the feed that polls have not read yet are ignored.
+        """
         passed = [each for each in records if _is_behind_polls(self._account, each.item)]
         unknown = await self._store.missing_items(self._account.account_id, [each.item for each in passed])
         written_at = {each.item.uri: each.written_at for each in passed}

@@ -63,7 +63,7 @@ def test_a_page_that_ends_at_the_mark_or_right_below_does_not_reach_it(last: int
     )
 
 
-def test_the_last_item_tells_how_far_a_page_goes_not_one_with_an_odd_time() -> None:
+def test_the_last_item_decides_how_far_a_page_goes_not_one_with_an_odd_time() -> None:
     read = PageSummary(cursor="next", item_times=(NOW, 5, NOW - 9))
     assert len(head(KNOWN, read).gaps) == 1
 
@@ -124,7 +124,7 @@ def test_where_the_newest_page_of_a_new_account_was_empty_the_next_one_sets_its_
 # Late items
 
 
-def test_late_items_below_the_mark_make_the_walk_go_on() -> None:
+def test_late_items_below_the_watermark_make_the_poll_read_on() -> None:
     after = head(KNOWN, page(NOW, FLOOR - 5, found=(MARK - 2,)))
     assert after.gaps == (Gap(cursor="next", floor=FLOOR, late_floor=MARK - LATE_WINDOW),)
 
@@ -161,7 +161,7 @@ def test_where_the_newest_page_was_empty_the_next_one_raises_the_mark() -> None:
 
 
 def test_a_gap_that_ends_above_the_mark_does_not_raise_it() -> None:
-    """There would be items below it that nobody looks for."""
+    """There would be items below it that are never read."""
     shallow = replace(GAP, floor=MARK + 5)
     account = replace(KNOWN, gaps=(shallow,))
     assert after_gap(account, shallow, page(NOW - 1, MARK + 9, "d")).watermark == MARK

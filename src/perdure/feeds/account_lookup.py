@@ -32,7 +32,7 @@ def parse_account_name(text: str) -> str:
 
 
 async def find_profiles(source: FeedSource, names: Sequence[str]) -> list[Profile]:
-    """Return the profiles of the accounts in `names`. Omit accounts that do not exist.
+    """Return the profiles of the accounts with these names. Omit accounts that do not exist.
 
     If the source rejects the request because of an invalid name, look up each half of `names` separately.
     """

@@ -1,7 +1,8 @@
 """Stores link summaries: one for each hour, and one for each day, merged from the summaries of its hours.
 
-`SummaryReader` reads the summaries of a time window, and creates missing summaries. A summary that is not
-final is created again (see `link_invalidation`). Summaries expire after about a month.
+`SummaryReader` reads the summaries of a time window, and creates missing summaries. A summary is not final if
+its items may have changed since they were read. It is then created again (see `link_invalidation`). Summaries
+expire after about a month.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ log = logging.getLogger("perdure.feeds")
 
 SUMMARIES_PER_COMMIT = 20
 MAX_COMMIT_CHARS = 512 * 1024
-"""A new commit is started when the summaries in the current commit contain this many characters."""
+"""A new commit is started when the summaries in the current commit contain at least this many characters."""
 MIN_REBUILD_AGE: Micros = MINUTE
-"""If `max_items` is set, a summary that is not final is created again only at this age or later."""
+"""If `max_items` is set, a summary that is not final is created again only if it is older than this."""
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +56,10 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def trend_hour(self) -> int:
-        """The number of the hour that was 48 hours ago. `today` and `day_before` count shares since then."""
+        """The number of the hour that was 48 hours ago.
+
+        The fields `today` and `day_before` of a ranked link are computed from the shares since then.
+        """
         return (self.now - 2 * DAY) // HOUR
 
     @property
@@ -69,17 +73,18 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         return (day + 1) * HOURS_PER_DAY > self.trend_hour
 
     def counts_day(self, day: int) -> bool:
-        """Return whether the ranking uses the summary of a day instead of the summaries of its hours."""
+        """Return whether the ranking counts the summary of a day, if any, instead of those of its hours."""
         return self.since <= day * DAY or not self.is_recent(day)
 
 
 class DaySummaries(msgspec.Struct, frozen=True, kw_only=True):
-    """The summaries of one day that a ranking uses."""
+    """The summaries that a ranking uses for one day."""
 
     counted: Sequence[LinkSummary]
-    """The summary of the whole day, or the summaries of its hours."""
+    """The summaries that the ranking counts: that of the whole day, or those of its hours."""
     recent: Sequence[LinkSummary] = ()
-    """The hourly summaries to count `today` and `day_before`. Empty if this day ended over 48 hours ago."""
+    """The hourly summaries used to compute `today` and `day_before`. Empty if this day ended more than 48
+    hours ago."""
 
 
 class SummaryReader:
@@ -88,9 +93,10 @@ class SummaryReader:
     def __init__(
         self, store: FeedStore, window: Window, *, max_items: int | None, is_refresh: bool = False
     ) -> None:
-        """Create a reader that reads at most about `max_items` items.
+        """Create a reader that stops reading items after about `max_items` items. None means no limit.
 
-        With `is_refresh`, skip hours that are dirty, and days that already have a final summary.
+        With `is_refresh`, skip hours whose items may still change, and days that already have a final
+        summary.
         """
         self._store = store
         self._storage = store.storage
@@ -98,7 +104,7 @@ class SummaryReader:
         self._items_left = math.inf if max_items is None else max_items
         self._is_refresh = is_refresh
         self._settled_at: Mapping[int, Micros] = {}
-        """For each dirty hour, the earliest time at which its items can be read for a final summary."""
+        """For each hour that was marked as dirty, the time from which a final summary can be created."""
         self.missing_hours = 0
         """Number of hours without a summary because the limit `max_items` was reached."""
 
@@ -151,8 +157,8 @@ class SummaryReader:
             return {}
         stored, replaceable = await self._read(HOURS, hours[0] * HOUR, (hours[-1] + 1) * HOUR)
         found = {start // HOUR: summary for start, summary in stored.items()}
-        wanted = [hour for hour in hours if self._needs_summary(hour, found.get(hour))]
-        for run in _consecutive_runs(wanted):
+        outdated = [hour for hour in hours if self._needs_summary(hour, found.get(hour))]
+        for run in _consecutive_runs(outdated):
             made = await self._summarize(run)
             await self._write(HOURS, [(each, replaceable.get(each.start)) for each in made.values()])
             found |= made
@@ -160,7 +166,7 @@ class SummaryReader:
         return found
 
     def _needs_summary(self, hour: int, summary: LinkSummary | None) -> bool:
-        """Return whether to create the summary of an hour now, for the first time or again."""
+        """Return whether the summary of an hour should be created or recreated now."""
         if self._is_refresh and self._settled_at.get(hour, 0) > self._window.now:
             return False
         if summary is None:
@@ -196,13 +202,16 @@ class SummaryReader:
     async def _read(
         self, partition: str, first: Micros, until: Micros
     ) -> tuple[dict[Micros, LinkSummary], dict[Micros, Record]]:
-        """Return the valid summaries in a time range, and all records that can be replaced, by start time."""
+        """Return the valid summaries in a time range, and the stored records that may be replaced.
+
+        Both are mappings by start time.
+        """
         summaries: dict[Micros, LinkSummary] = {}
         replaceable: dict[Micros, Record] = {}
         async for record in read_links(self._storage, partition, first, until, self._store.clock):
             try:
                 summaries[record.order] = parse_summary(record)
-            except NewerFormat:  # it is kept, because an insertion does not replace it
+            except NewerFormat:  # the record is kept, because an insertion does not replace it
                 continue
             except CorruptFeedRecord as error:
                 log.warning("a link summary is damaged and will be created again: %s", error)

@@ -1,4 +1,4 @@
-"""The audit finds what no poll can see, stores it once, and tells what is gone."""
+"""The audit finds what no poll can see, stores it once, and reports what was deleted."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 import pytest
 
 from perdure.feeds import FeedStore, Item, Poller, PollSettings, transitions
+from perdure.feeds.completeness_audit import MAX_EXAMPLES, AuditReport, audit_account
 from perdure.feeds.errors import AccountUnavailable, SourceUnavailable
-from perdure.feeds.item_audit import MAX_EXAMPLES, AuditReport, audit_account
 from perdure.feeds.source import RecordPage, SourceRecord
 from perdure.storage import open_storage
 from perdure.storage.time_types import DAY, HOUR
@@ -71,7 +71,7 @@ async def test_a_second_audit_finds_nothing(town: Town) -> None:
     assert (again.source_records, again.missing, again.repaired, again.examples) == (31, 0, 0, ())
 
 
-async def test_a_dry_run_tells_the_same_and_stores_nothing(town: Town) -> None:
+async def test_a_dry_run_reports_the_same_and_stores_nothing(town: Town) -> None:
     back_dated = town.world.publish(town.did, "old", created_at=town.world.now - 30 * DAY)
     before = await town.stored()
     found = await town.audit(dry_run=True)
@@ -102,7 +102,7 @@ async def test_what_was_deleted_is_counted_and_stays(town: Town) -> None:
 
 
 async def test_a_repost_without_an_address_of_its_own_is_not_taken_for_deleted(town: Town) -> None:
-    """Its item is known by a post that somebody else wrote, which the account's records do not have."""
+    """Its item is known by a post of another account, which the account's records do not contain."""
     post = "at://did:plc:bert/app.bsky.feed.post/1"
     nameless = Item(uri=post, time=town.world.now, kind="repost", post_uri=post, author_id="did:plc:bert")
     await town.store.add_items(town.did, [nameless])
@@ -148,7 +148,7 @@ class CutOff:
         return list(items)
 
 
-async def test_an_audit_that_breaks_off_keeps_what_it_stored_and_tells_no_half_truth(town: Town) -> None:
+async def test_an_audit_that_fails_keeps_what_it_stored_and_reports_no_partial_result(town: Town) -> None:
     uri = f"at://{town.did}/app.bsky.feed.post/1"
     item = Item(uri=uri, time=1, kind="post", post_uri=uri, author_id=town.did)
     page = RecordPage(records=(SourceRecord(item, town.world.now),), uris=(uri,))
