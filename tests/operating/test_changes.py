@@ -63,7 +63,7 @@ async def test_the_worker_of_a_task_that_runs_is_asked_to_end_it(
 # Answering
 
 
-async def test_an_answer_lets_the_task_go_on(store: TaskStore, operator: Operator) -> None:
+async def test_an_answer_resumes_the_task(store: TaskStore, operator: Operator) -> None:
     task = await asking(store)
     row = await operator.answer(*await place_of(operator, task), "q", ACCEPTED)
     assert (row.status, row.open_questions) == (Status.WORKING, 0)

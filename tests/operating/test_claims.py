@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from pathlib import Path
 
@@ -17,18 +16,14 @@ from perdure.storage import Micros, Storage, open_storage
 from perdure.storage.time_types import HOUR, system_clock
 from perdure.tasks import TaskStore
 
-from ..cli.command import PATIENCE, Ended, environment, folder_url
-from ..fork_server import PIPE, spawn
+from ..cli.command import CommandResult, folder_url, run_command
 from ..tasks.samples import ANA, CALL
 
 pytestmark = pytest.mark.anyio
 
 
-async def copied(source: str, target: str, *options: str) -> Ended:
-    command = ("-m", "perdure.cli", "copy", target, "--url", source, *options)
-    process = await spawn(*command, env=environment(), stdout=PIPE, stderr=PIPE)
-    out, err = await asyncio.wait_for(process.communicate(), PATIENCE)
-    return Ended(process.returncode or 0, out.decode(), err.decode())
+async def copied(source: str, target: str, *options: str) -> CommandResult:
+    return await run_command("copy", target, "--url", source, *options)
 
 
 async def add_leased_account(storage: Storage, name: str, until: Micros) -> None:
@@ -59,12 +54,12 @@ async def test_a_copy_warns_of_tasks_and_accounts_that_live_processes_work_on(tm
         "2 tasks are being run by live workers and 1 account is being polled; their changes may be lost."
         " Stop all servers and workers first.\n",
     )
-    told = await copied(source, f"sqlite:///{tmp_path / 'second.db'}", "--json")
-    assert told.err == ended.err
-    assert (told.document["live_tasks"], told.document["live_accounts"]) == (2, 1)
+    result = await copied(source, f"sqlite:///{tmp_path / 'second.db'}", "--json")
+    assert result.err == ended.err
+    assert (result.document["live_tasks"], result.document["live_accounts"]) == (2, 1)
 
 
-async def test_a_copy_of_a_storage_that_nobody_uses_warns_of_nothing(tmp_path: Path) -> None:
+async def test_a_copy_of_an_unused_storage_has_no_warning(tmp_path: Path) -> None:
     source, now = folder_url(tmp_path), system_clock()
     async with await open_storage(source) as storage:
         await add_leased_account(storage, "bob", now - HOUR)

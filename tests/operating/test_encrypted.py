@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import msgspec
@@ -11,10 +12,10 @@ import pytest
 from starlette.responses import Response
 
 from perdure.cli.serve.asgi import Health, Readiness
-from perdure.operating import Operator, TaskDetail
-from perdure.operating.encryption_keys import count_by_key, find_missing_keys
+from perdure.operating import NoOpenQuestion, Operator, TaskDetail, encryption_keys
+from perdure.operating.encryption_keys import MissingKeys, count_by_key
 from perdure.operating.maintenance import inspect_records
-from perdure.storage import Storage, open_storage
+from perdure.storage import Record, Storage, open_storage
 from perdure.storage.inspection_and_quarantine import CORRUPT_TAG
 from perdure.storage.kit import Subject
 from perdure.storage.memory import MemoryEngine
@@ -23,6 +24,7 @@ from perdure.tasks import (
     Failure,
     InputKind,
     InputRequest,
+    NewTask,
     Owner,
     Snapshot,
     Status,
@@ -35,8 +37,8 @@ from perdure.tasks.errors import KeyMissing
 from perdure.web import Dashboard
 
 from .. import task_edits
-from ..cli.command import PATIENCE, Ended, environment
-from ..fork_server import PIPE, spawn
+from ..cli.command import CommandResult, run_command
+from ..conditions import wait_until
 from ..markers import row, server
 from ..newer import put, stored
 from ..tasks.samples import ANA, Clock
@@ -143,10 +145,30 @@ async def test_operators_see_the_questions_that_they_may_answer(
         await subject.caught_up()
         detail = await operator.find(made.task.task_id)
         assert [each.message for each in detail.questions] == ([CANARY] if may_answer and ring else [])
+        found, answer = detail.summary, {"action": "decline"}
         if detail.questions:
-            found = detail.summary
-            answered = await operator.answer(found.locator, found.task_id, "name", {"action": "decline"})
+            answered = await operator.answer(found.locator, found.task_id, "name", answer)
             assert answered.status is Status.WORKING
+        elif ring:
+            with pytest.raises(NoOpenQuestion):
+                await operator.answer(found.locator, found.task_id, "name", answer)
+
+
+@row(123)
+async def test_a_task_that_was_tampered_with_is_shown_without_its_questions(
+    everything: TaskStore, operator: Operator, subject: Subject, clock: Clock
+) -> None:
+    new = msgspec.structs.replace(CALL, operators_answer=True)
+    asking, other = [
+        await task_edits.ask(everything, await everything.create(ANA, new), QUESTION) for _ in range(2)
+    ]
+    changed = msgspec.json.decode(asking.record.body)
+    changed["ciphertexts"] = msgspec.json.decode(other.record.body)["ciphertexts"]
+    body = msgspec.json.encode(changed, order="sorted").decode()
+    await put(subject.storage, asking.record, body, now=clock.now)
+    await subject.caught_up()
+    detail = await operator.find(asking.task.task_id)
+    assert (detail.summary.status, detail.questions) == (Status.INPUT_REQUIRED, ())
 
 
 @row(123)
@@ -177,7 +199,7 @@ async def test_tasks_are_counted_by_key_and_missing_keys_are_found(subject: Subj
     assert await count_by_key(subject.storage, now=clock.now) == {ids[0]: 2, ids[1]: 1, ids[2]: 1}
 
     async def missing(ring: Keyring) -> frozenset[str]:
-        return await find_missing_keys(subject.storage, ring, application="tests", now=clock.now)
+        return await MissingKeys(subject.storage, ring, application="tests").search(now=clock.now)
 
     assert await missing(rings[0]) == {ids[1]}
     assert await missing(rings[1]) == frozenset()
@@ -203,8 +225,12 @@ async def test_an_inspection_with_the_key_finds_what_was_tampered_with_and_witho
     assert (await stored(subject.storage, damaged.address, now=clock.now)).tag == CORRUPT_TAG
 
 
-async def ready(store: TaskStore) -> tuple[int, dict[str, str]]:
-    response: Response = await Readiness(Health(store.storage), store).response()
+async def ready(store: TaskStore, readiness: Readiness | None = None) -> tuple[int, dict[str, str]]:
+    """What `/ready` answers, when the last answer is no longer reused."""
+    if isinstance(store.clock, Clock):
+        store.clock.advance(encryption_keys.SEARCH_INTERVAL)
+    found = readiness or Readiness(Health(store.storage), MissingKeys.of(store), store.clock)
+    response: Response = await found.response()
     return response.status_code, msgspec.json.decode(bytes(response.body))
 
 
@@ -227,6 +253,120 @@ async def test_a_process_without_a_key_that_tasks_need_is_not_ready(
     with pytest.raises(KeyMissing):
         await without.get(ANA, made.task.task_id)
     assert (await ready(without))[0] == 503  # but a client wanted a result
+    await everything.delete(ANA, made.task.task_id)
+    assert (await ready(without))[0] == 200  # which is gone
+
+
+@pytest.fixture
+def short_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a search for missing keys read only a few tasks."""
+    monkeypatch.setattr(encryption_keys, "MAX_READ", 5)
+    monkeypatch.setattr(encryption_keys, "NEWEST", 2)
+    monkeypatch.setattr(encryption_keys, "PAGE_SIZE", 2)
+
+
+@row(123)
+@pytest.mark.usefixtures("short_searches")
+@pytest.mark.parametrize("before", [0, 7, 19], ids=["oldest", "between", "newest"])
+async def test_a_task_that_needs_a_missing_key_is_found_among_many(
+    subject: Subject, clock: Clock, everything: TaskStore, before: int
+) -> None:
+    config = StoreConfig(max_tasks_per_owner=1000)
+    without = TaskStore(subject.storage, config, clock=clock, application="tests")
+    other = TaskStore(subject.storage, config, clock=clock, application="other")
+    for number in range(20):
+        store = everything if number == before else without if number % 2 else other
+        clock.now += 1
+        await store.create(ANA, CALL)
+    await subject.caught_up()
+    readiness, others = (
+        Readiness(Health(each.storage), MissingKeys.of(each), each.clock) for each in (without, other)
+    )
+    answers = [(await ready(without, readiness))[0] for _ in range(4)]  # these read all tasks
+    assert (sorted(answers), answers[-1]) == (answers, 503)
+    if before != 7:
+        assert answers[0] == 503
+    assert (await ready(without, readiness))[0] == 503  # until all were read again
+    for _ in range(5):
+        assert (await ready(other, others))[0] == 200
+
+
+@row(122, 123)
+@pytest.mark.usefixtures("short_searches")
+async def test_a_key_that_other_tasks_need_is_missing_after_the_task_that_was_met_is_gone(
+    subject: Subject, clock: Clock, everything: TaskStore
+) -> None:
+    config = StoreConfig(max_tasks_per_owner=1000)
+    without = TaskStore(subject.storage, config, clock=clock, application="tests")
+    stores = [without] * 7 + [everything] * 2 + [without] * 7
+    hidden: list[Snapshot] = []
+    for store in stores:
+        clock.now += 1
+        made = await store.create(ANA, CALL)
+        if store is everything:
+            hidden.append(made)
+    await subject.caught_up()
+    readiness = Readiness(Health(without.storage), MissingKeys.of(without), without.clock)
+    with pytest.raises(KeyMissing):
+        await without.get(ANA, hidden[0].task.task_id)
+    assert (await ready(without, readiness))[0] == 503
+    await everything.delete(ANA, hidden[0].task.task_id)
+    await subject.caught_up()
+    for _ in range(10):
+        assert (await ready(without, readiness))[0] == 503
+    await everything.delete(ANA, hidden[1].task.task_id)
+    await subject.caught_up()
+    await wait_until(lambda: _is_ready(without, readiness))
+
+
+async def _is_ready(store: TaskStore, readiness: Readiness) -> bool:
+    return (await ready(store, readiness))[0] == 200
+
+
+@row(123)
+async def test_probes_that_come_together_share_one_search(
+    subject: Subject, clock: Clock, everything: TaskStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without = TaskStore(subject.storage, StoreConfig(), clock=clock, application="tests")
+    page, pages = Storage.page, list[Any]()
+
+    async def counted(storage: Storage, *args: Any, **options: Any) -> list[Record]:  # noqa: ANN401
+        pages.append(options)
+        return await page(storage, *args, **options)
+
+    monkeypatch.setattr(Storage, "page", counted)
+    readiness = Readiness(Health(without.storage), MissingKeys.of(without), clock)
+
+    async def probe() -> int:
+        return (await readiness.response()).status_code
+
+    assert await asyncio.gather(*(probe() for _ in range(20))) == [200] * 20
+    assert 0 < len(pages) <= 4
+    await everything.create(ANA, CALL)
+    await subject.caught_up()
+    clock.advance(encryption_keys.SEARCH_INTERVAL - 1)
+    assert await probe() == 200
+    clock.advance(1)
+    assert await probe() == 503
+
+
+@row(123)
+async def test_a_search_for_missing_keys_stops_after_large_tasks_and_continues_there(
+    subject: Subject, clock: Clock, everything: TaskStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The key of the seventh of twenty tasks is missing."""
+    monkeypatch.setattr(encryption_keys, "MAX_READ_CHARS", 4_000)
+    monkeypatch.setattr(encryption_keys, "NEWEST", 1)
+    monkeypatch.setattr(encryption_keys, "PAGE_SIZE", 2)
+    without = TaskStore(subject.storage, StoreConfig(), clock=clock, application="tests")
+    large = NewTask(method="tools/call", params={"name": "load", "arguments": {"text": "x" * 1_000}})
+    for number in range(20):
+        clock.now += 1
+        await (everything if number == 6 else without).create(ANA, large)
+    await subject.caught_up()
+    readiness = Readiness(Health(without.storage), MissingKeys.of(without), clock)
+
+    assert [(await ready(without, readiness))[0] for _ in range(2)] == [200, 503]
 
 
 @row(113)
@@ -252,11 +392,8 @@ async def test_a_process_whose_storage_fails_is_not_ready() -> None:
 # Commands and pages
 
 
-async def command(*arguments: str, keys: str = "") -> Ended:
-    variables = {**environment(), "PERDURE_ENCRYPTION_KEY": keys}
-    process = await spawn("-m", "perdure.cli", *arguments, env=variables, stdout=PIPE, stderr=PIPE)
-    out, err = await asyncio.wait_for(process.communicate(), PATIENCE)
-    return Ended(process.returncode or 0, out.decode(), err.decode())
+async def command(*arguments: str, keys: str = "") -> CommandResult:
+    return await run_command(*arguments, variables={"PERDURE_ENCRYPTION_KEY": keys})
 
 
 @row(122, 123)
@@ -295,7 +432,7 @@ async def test_commands_make_keys_count_them_and_need_them_to_change_a_task(tmp_
         ).record == task.record
     wrong = await command("tasks", "list", "--url", url, keys="nonsense")
     assert (wrong.code != 0, "nonsense" in wrong.err) == (True, False)
-    assert "key 1 is not a key of perdure; make one with: perdure key" in wrong.err
+    assert "key 1 is not a valid perdure key; make one with: perdure key" in wrong.err
     assert (await command("tasks", "cancel", task_id, "--url", url, keys=key)).code == 0
 
 

@@ -76,7 +76,7 @@ def test_a_checkbox_that_is_not_ticked_is_false() -> None:
     [
         ({"type": "string"}, " ", "is required"),
         ({"type": "integer"}, "1.5", "must be an integer"),
-        ({"type": "number"}, "nan", "must be a number"),
+        ({"type": "number"}, "nan", "must be a finite number"),
         ({"type": "number"}, "many", "must be a number"),
         ({"type": "boolean"}, "maybe", "must be yes or no"),
         ({"enum": ["a"]}, "b", "is not one of the choices"),

@@ -26,23 +26,15 @@ from perdure.storage.kit import Subject
 from perdure.storage.memory import MemoryEngine
 from perdure.storage.time_types import HOUR
 from perdure.tasks import Owner, Status, Success, TaskStore
-from perdure.tasks.stored_task import LEASES, TASKS
+from perdure.tasks.task_snapshot import LEASES, TASKS
 
 from .. import task_edits
-from ..cli.command import PATIENCE, Ended, environment
-from ..fork_server import PIPE, spawn
+from ..cli.command import run_command
 from ..markers import row, server
 from ..newer import changed, newer, put, stored
 from ..tasks.samples import ANA, CALL, Clock, created
 
 pytestmark = pytest.mark.anyio
-
-
-async def ended_command(*arguments: str) -> Ended:
-    """A command run to its end, whatever that is."""
-    process = await spawn("-m", "perdure.cli", *arguments, env=environment(), stdout=PIPE, stderr=PIPE)
-    out, err = await asyncio.wait_for(process.communicate(), PATIENCE)
-    return Ended(process.returncode or 0, out.decode(), err.decode())
 
 
 # What is seen
@@ -111,12 +103,12 @@ async def test_commands_show_a_task_of_a_newer_version_and_refuse_to_change_it(t
         store = TaskStore(storage, application="tests")
         made = await store.create(Owner.local(), CALL)
         record = await put(storage, made.record, newer(made.record.body), now=store.clock())
-    listed = await ended_command("tasks", "list", "--url", url)
+    listed = await run_command("tasks", "list", "--url", url)
     assert f"{record.key}  written by a newer version of perdure" in listed.out
-    told = msgspec.json.decode((await ended_command("tasks", "list", "--json", "--url", url)).out)
-    assert [(each["task_id"], each["status"]) for each in told["newer"]] == [(record.key, "working")]
+    document = msgspec.json.decode((await run_command("tasks", "list", "--json", "--url", url)).out)
+    assert [(each["task_id"], each["status"]) for each in document["newer"]] == [(record.key, "working")]
     for command in ("show", "cancel"):
-        refused = await ended_command("tasks", command, record.key, "--url", url)
+        refused = await run_command("tasks", command, record.key, "--url", url)
         assert (refused.code, "written by a newer version of perdure" in refused.err) == (1, True), refused
 
 
@@ -222,14 +214,14 @@ async def test_doctor_reports_both_and_quarantines_damage_with_repair(tmp_path: 
         await put(storage, damaged.record, changed(damaged.record.body, status=5), now=store.clock())
         record = await put(storage, later.record, newer(later.record.body), now=store.clock())
         for _ in range(2):
-            checked = await ended_command("doctor", "--url", url)
+            checked = await run_command("doctor", "--url", url)
             assert checked.code == 1
             assert f"tasks {damaged.record.key} is damaged: " in checked.out
-            assert "Written by a newer version of perdure, left unchanged: 1 record" in checked.out
+            assert "Written by a newer version of perdure and left unchanged: 1 record" in checked.out
             assert "--repair" in checked.out
-        repaired = await ended_command("doctor", "--repair", "--url", url)
+        repaired = await run_command("doctor", "--repair", "--url", url)
         assert (repaired.code, "In quarantine: 1 damaged record" in repaired.out) == (0, True)
-        assert (await ended_command("doctor", "--url", url)).code == 0
+        assert (await run_command("doctor", "--url", url)).code == 0
         assert (await stored(storage, damaged.record.address, now=store.clock())).tag == CORRUPT_TAG
         assert await stored(storage, record.address, now=store.clock()) == record
         assert await task_edits.counts(store) == {Status.WORKING: 1}

@@ -1,4 +1,4 @@
-"""What an operator sees of everybody's tasks, and what nobody is shown."""
+"""What an operator sees of the tasks of all owners, and what is never shown."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from perdure.tasks import (
     edits,
 )
 from perdure.tasks.errors import InvalidCursor, InvalidValue, NotFound
-from perdure.tasks.stored_task import TASKS
+from perdure.tasks.task_snapshot import TASKS
 
 from .. import task_edits
 from ..markers import strong_memory
@@ -34,7 +34,7 @@ from ..tasks.samples import ANA, BOB, CALL, Clock, created
 
 pytestmark = [pytest.mark.anyio, strong_memory("operators read across partitions, and each test at once")]
 
-SECRET = "the-subject-of-a-token"  # noqa: S105 - the point is that it is not told
+SECRET = "the-subject-of-a-token"  # noqa: S105 - tests check that it is not printed
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 QUESTION = InputRequest(
     kind=InputKind.ELICITATION, params={"message": "Whose name?", "requestedSchema": FORM}
@@ -214,12 +214,12 @@ async def test_nothing_that_is_shown_says_whose_a_task_is(
             lease=lambda task: Holder("w#1", "tests", SECOND, clock).take(task, None),
         )
         task = await task_edits.ask(store, task, {"q": QUESTION})
-        await store.answer(task, {"q": {"action": "accept", "content": {"name": SECRET}}})
+        await task_edits.answer(store, task, {"q": {"action": "accept", "content": {"name": SECRET}}})
     page = await operator.tasks(limit=2)
     seen = [page, await operator.stats(), await operator.claims()]
     seen += [await operator.get(row.locator, row.task_id) for row in page.tasks]
     assert len(seen) == 5
-    assert SECRET not in repr(seen)
+    assert SECRET not in repr(msgspec.to_builtins(seen))
     assert len({row.owner for row in (await operator.tasks()).tasks}) == 3
     assert (await operator.tasks()).tasks[0].owner in {owner.digest for owner in owners}
 
@@ -269,7 +269,7 @@ async def test_a_task_is_found_by_the_first_letters_of_its_id(
             await operator.find(absent)
 
 
-async def test_one_task_is_told_from_its_creation_to_its_end(
+async def test_one_task_is_shown_from_its_creation_to_its_end(
     store: TaskStore, operator: Operator, clock: Clock
 ) -> None:
     task = await store.create(
@@ -280,7 +280,7 @@ async def test_one_task_is_told_from_its_creation_to_its_end(
     clock.advance(SECOND)
     task = await task_edits.ask(store, task, {"first": QUESTION, "second": QUESTION})
     clock.advance(SECOND)
-    task = await store.answer(task, {"first": {"action": "decline"}})
+    task = await task_edits.answer(store, task, {"first": {"action": "decline"}})
     (row,) = (await operator.tasks()).tasks
     seen = await operator.get(row.locator, row.task_id)
     assert seen.arguments == {"year": 2026}
@@ -310,9 +310,9 @@ async def test_one_task_is_told_from_its_creation_to_its_end(
     assert seen.questions == ()
 
 
-@pytest.mark.parametrize(("reason", "told"), [(None, "paused"), ("the worker was lost", "released")])
+@pytest.mark.parametrize(("reason", "kind"), [(None, "paused"), ("the worker was lost", "released")])
 async def test_an_attempt_that_did_not_end_the_task_says_whether_it_wanted_to(
-    store: TaskStore, operator: Operator, reason: str | None, told: str
+    store: TaskStore, operator: Operator, reason: str | None, kind: str
 ) -> None:
     held = await task_edits.claim(store, await store.create(ANA, CALL))
     await store.edit(
@@ -323,5 +323,5 @@ async def test_an_attempt_that_did_not_end_the_task_says_whether_it_wanted_to(
     assert [(event.kind, event.note) for event in seen.timeline] == [
         ("created", ""),
         ("started", ""),
-        (told, reason or ""),
+        (kind, reason or ""),
     ]

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.anyio, strong_memory("operators read across partitions
 RUNS = NewTask(method="tools/call", function="f")
 
 
-async def test_waiting_held_and_asking_tasks_are_told_apart(
+async def test_queued_claimed_and_asking_tasks_are_distinguished(
     store: TaskStore, operator: Operator, clock: Clock
 ) -> None:
     for worker in ("a#1", "a#2", "b#1"):

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.anyio, strong_memory("operators read across partitions
 QUICK = WatchConfig(min_interval=0.01, poll_interval=0.1)
 
 
-async def test_only_what_changed_is_told_after_everything_was_told_once(
+async def test_only_changes_are_sent_after_everything_was_sent_once(
     subject: Subject, store: TaskStore, clock: Clock
 ) -> None:
     other = await subject.another_client()

@@ -112,6 +112,20 @@ _SEEN = """(seen) => {
 }"""
 
 
+async def fits(page: Page, width: int) -> None:
+    """Check that no part of a page is beyond the right edge of its window."""
+    await page.wait_for_load_state("domcontentloaded")
+    assert await page.evaluate("document.documentElement.scrollWidth") <= width
+    assert await page.evaluate(_CELLS_BEYOND, width) == []
+
+
+_CELLS_BEYOND = """width => [...document.querySelectorAll("th, td")].filter((cell) => {
+  const { left, right } = cell.getBoundingClientRect();
+  return cell.checkVisibility() && (left < 0 || right > width);
+}).map((cell) => cell.textContent)"""
+"""Cells that are on the screen only if one moves their table sideways."""
+
+
 def main() -> None:
     with sync_playwright() as playwright:
         try:

@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import Browser, BrowserContext, Page
 
 from perdure.feeds import FeedStore
-from perdure.runtime import Again, App, Runtime, Task
+from perdure.runtime import App, Retry, Runtime, Task
 from perdure.tasks import Success
 from perdure.web import Dashboard, cache, live
 
@@ -76,7 +76,9 @@ async def page(desk: ToolDashboard, browser: Browser) -> AsyncGenerator[Page]:
         served(Dashboard(desk.storage, feeds=True).app) as address,
         await browser.new_page(base_url=address, viewport={"width": 1280, "height": 900}) as page,
     ):
-        page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+        page.on(
+            "console", lambda message: complaints.append(message.text) if message.type == "error" else None
+        )
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on(
             "request", lambda asked: None if asked.url.startswith(address) else complaints.append(asked.url)
@@ -104,7 +106,7 @@ async def mending(desk: ToolDashboard) -> AsyncGenerator[Runtime]:
     @app.function(retries=1, backoff=0.1)
     async def mend_report(year: int, task: Task) -> str:
         if task.attempt == 1:
-            raise Again(f"no glue for <{year}>")
+            raise Retry(f"no glue for <{year}>")
         return "mended"
 
     @app.function

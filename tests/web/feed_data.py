@@ -31,6 +31,11 @@ async def insert_feed_data(store: FeedStore) -> None:
         await store.add_items(f"did:plc:{name}", [_item(name, number, now) for number in range(4)])
 
 
+async def insert_account(store: FeedStore) -> None:
+    """An account that has no items yet."""
+    await store.add(_account("anna.example", 0, store.clock()))
+
+
 def _account(handle: str, place: int, now: int) -> Account:
     profile = Profile(account_id=f"did:plc:{handle}", handle=handle)
     account = transitions.new_account(profile, now=now - 90 * MINUTE, settings=PollSettings())

@@ -1,4 +1,4 @@
-"""The charts show what ended tasks tell, and what was sampled where they tell nothing any more."""
+"""The charts show the ended tasks, and samples for times whose tasks have expired."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ def sample(seconds: int, **counts: int) -> CountSample:
 
 
 def test_what_was_forgotten_meanwhile_is_still_in_the_chart() -> None:
-    told = [Bucket(start=0, completed=1), Bucket(start=WIDTH)]
+    buckets = [Bucket(start=0, completed=1), Bucket(start=WIDTH)]
     sampled = [sample(1, completed=5), sample(8, completed=9), sample(12, completed=2)]
-    assert [moment.completed for moment in chart_points(told, sampled, WIDTH)] == [4, 0]
+    assert [moment.completed for moment in chart_points(buckets, sampled, WIDTH)] == [4, 0]
 
 
 def test_what_ended_just_before_a_sample_of_the_next_part_is_counted_once() -> None:
-    told = [Bucket(start=0, completed=1), Bucket(start=WIDTH)]
+    buckets = [Bucket(start=0, completed=1), Bucket(start=WIDTH)]
     sampled = [sample(4, completed=0), sample(8, completed=0), sample(12, completed=1)]
-    assert [moment.completed for moment in chart_points(told, sampled, WIDTH)] == [1, 0]
-    told = [Bucket(start=0, completed=1), Bucket(start=WIDTH, completed=2)]
+    assert [moment.completed for moment in chart_points(buckets, sampled, WIDTH)] == [1, 0]
+    buckets = [Bucket(start=0, completed=1), Bucket(start=WIDTH, completed=2)]
     sampled = [
         sample(4, completed=0),
         sample(8, completed=0),
         sample(12, completed=2),
         sample(17, completed=6),
     ]
-    assert [moment.completed for moment in chart_points(told, sampled, WIDTH)] == [
+    assert [moment.completed for moment in chart_points(buckets, sampled, WIDTH)] == [
         1,
         5,
     ]  # three are forgotten
@@ -50,17 +50,17 @@ def test_what_ended_just_before_a_sample_of_the_next_part_is_counted_once() -> N
 
 @given(st.lists(st.integers(0, 59), max_size=30), st.integers(0, 4))
 def test_as_many_are_counted_as_ended_whenever_samples_are_taken(ends: list[int], first: int) -> None:
-    """Where nothing is forgotten, tasks and samples tell the same, each in its own time."""
-    told = [Bucket(start=at * WIDTH, completed=sum(each // 10 == at for each in ends)) for at in range(6)]
+    """As long as nothing has expired, tasks and samples agree."""
+    buckets = [Bucket(start=at * WIDTH, completed=sum(each // 10 == at for each in ends)) for at in range(6)]
     times = range(first, 65, 5)
     sampled = [sample(at, completed=sum(each <= at for each in ends)) for at in times]
-    counted = [moment.completed for moment in chart_points(told, sampled, WIDTH)]
-    assert counted == [bucket.completed for bucket in told]
+    counted = [moment.completed for moment in chart_points(buckets, sampled, WIDTH)]
+    assert counted == [bucket.completed for bucket in buckets]
 
 
-def test_what_was_under_way_is_that_of_the_last_sample_and_unknown_without_one() -> None:
-    told = [Bucket(start=0), Bucket(start=WIDTH), Bucket(start=2 * WIDTH)]
-    moments = chart_points(told, [sample(11, working=3), sample(19, working=5, input_required=1)], WIDTH)
+def test_active_tasks_are_those_of_the_last_sample_and_unknown_without_one() -> None:
+    buckets = [Bucket(start=0), Bucket(start=WIDTH), Bucket(start=2 * WIDTH)]
+    moments = chart_points(buckets, [sample(11, working=3), sample(19, working=5, input_required=1)], WIDTH)
     assert [(each.working, each.input_required) for each in moments] == [(None, None), (5, 1), (None, None)]
 
 

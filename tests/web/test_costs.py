@@ -16,7 +16,7 @@ from perdure.storage import Micros, PageRequest, Record, Space, Storage
 from perdure.storage.memory import MemoryEngine
 from perdure.storage.time_types import HOUR
 from perdure.tasks import NewTask, Owner, TaskStore
-from perdure.tasks.stored_task import TASKS
+from perdure.tasks.task_snapshot import TASKS
 from perdure.web import Dashboard, cache, feeds, live, tasks
 from perdure.web.cache import CachedQuery
 from perdure.web.live import PageFragments
@@ -102,7 +102,7 @@ async def test_items_are_paged_and_filtered_without_missing_or_repeating(
             assert sorted(await thoughts(client, path)) == sorted(request), path
 
 
-async def test_a_filter_that_leaves_most_items_out_reads_a_bounded_number_of_them(
+async def test_a_filter_that_matches_few_items_reads_a_bounded_number_of_them(
     desk: ToolDashboard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feeds, "MAX_SCANNED", 1)
@@ -114,7 +114,7 @@ async def test_a_filter_that_leaves_most_items_out_reads_a_bounded_number_of_the
 
 
 @pytest.mark.parametrize(
-    "query", ["account=nobody.example", "kind=video", "after=x", "after=1 x", "after=9e9 x y", "account=%00"]
+    "query", ["account=unknown.example", "kind=video", "after=x", "after=1 x", "after=9e9 x y", "account=%00"]
 )
 async def test_a_filter_that_cannot_be_is_not_found(desk: ToolDashboard, query: str) -> None:
     async with visiting(Dashboard(desk.storage, feeds=True)) as client:
@@ -141,7 +141,7 @@ async def test_an_id_is_looked_for_among_the_newest_tasks_alone(
     await desk.submit("build_report")
     assert (await client.get(f"/tasks/find?id={newer[:8]}")).status_code == 303
     missed = await client.get(f"/tasks/find?id={old[:8]}")
-    assert (missed.status_code, "No id among the newest 3 tasks" in missed.text) == (404, True)
+    assert (missed.status_code, "None of the newest 3 tasks has an id" in missed.text) == (404, True)
 
 
 async def test_accounts_are_paged_without_missing_or_repeating(
@@ -157,8 +157,8 @@ async def test_accounts_are_paged_without_missing_or_repeating(
             seen += re.findall(r'href="/feeds/accounts/[^"]+">([^<]+)<', page)
             following = re.search(r'rel="next" href="([^"]+)"', page)
             path = following[1] if following else ""
-        assert (await client.get("/feeds?after=did:plc:nobody")).status_code == 404
-        assert (await client.get("/events/feeds?after=did:plc:nobody")).status_code == 404
+        assert (await client.get("/feeds?after=did:plc:unknown")).status_code == 404
+        assert (await client.get("/events/feeds?after=did:plc:unknown")).status_code == 404
     assert seen == ["anna.example", "ben.example", "cleo.example"]
 
 
@@ -178,7 +178,7 @@ class Looking:
         await asyncio.sleep(0)
         return self._looks
 
-    async def told(self, *, after: float, is_old: bool = False) -> int:
+    async def value(self, *, after: float, is_old: bool = False) -> int:
         self.now += after
         return await self.kept.get(is_stale=lambda _: is_old)
 
@@ -187,19 +187,19 @@ async def test_what_takes_a_look_to_know_is_asked_once_for_all_and_again_after_a
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looking = Looking(0.1, monkeypatch)
-    assert await asyncio.gather(*(looking.told(after=0) for _ in range(5))) == [1] * 5
-    assert await looking.told(after=cache.MIN_AGE_SECONDS - 1) == 1
-    assert await looking.told(after=1) == 2
-    assert await looking.told(after=0.1 * cache.COST_FACTOR + 0.01, is_old=True) == 3
+    assert await asyncio.gather(*(looking.value(after=0) for _ in range(5))) == [1] * 5
+    assert await looking.value(after=cache.MIN_AGE_SECONDS - 1) == 1
+    assert await looking.value(after=1) == 2
+    assert await looking.value(after=0.1 * cache.COST_FACTOR + 0.01, is_old=True) == 3
 
 
 async def test_a_look_that_took_long_is_kept_for_long_though_it_be_old(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looking = Looking(3, monkeypatch)
-    assert await looking.told(after=0) == 1
-    assert await looking.told(after=cache.COST_FACTOR * 3 - 1, is_old=True) == 1
-    assert await looking.told(after=1) == 2
+    assert await looking.value(after=0) == 1
+    assert await looking.value(after=cache.COST_FACTOR * 3 - 1, is_old=True) == 1
+    assert await looking.value(after=1) == 2
 
 
 def test_pages_that_take_long_to_draw_are_drawn_more_seldom() -> None:

@@ -1,4 +1,4 @@
-"""An open page is told what has changed, and only that; many open pages cost what one does."""
+"""An open page is sent only what has changed; many open pages cost what one does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from perdure.storage import Space, Storage, Watch
 from perdure.storage.errors import StorageUnavailable
 from perdure.storage.memory import MemoryEngine
 from perdure.tasks import NewTask, Owner, TaskStore
-from perdure.tasks.stored_task import TASKS
+from perdure.tasks.task_snapshot import TASKS
 from perdure.web import Dashboard, tasks
 from perdure.web import live as live_module
 from perdure.web.live import LiveUpdates, PageFragments
@@ -27,20 +27,20 @@ from .tool_dashboard import ME, ToolDashboard, csrf_token_in, path_of, served
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("drawn_often")]
 
 
-class Told(TypedDict):
+class LiveUpdate(TypedDict):
     fragments: dict[str, str]
     lists: dict[str, list[str]]
 
 
 @asynccontextmanager
-async def listening(client: httpx2.AsyncClient, path: str) -> AsyncGenerator[AsyncGenerator[Told]]:
+async def listening(client: httpx2.AsyncClient, path: str) -> AsyncGenerator[AsyncGenerator[LiveUpdate]]:
     async with client.stream("GET", path, timeout=20) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
-        async with aclosing(_told(answer)) as told:
-            yield told
+        async with aclosing(_updates(answer)) as updates:
+            yield updates
 
 
-async def _told(answer: httpx2.Response) -> AsyncGenerator[Told]:
+async def _updates(answer: httpx2.Response) -> AsyncGenerator[LiveUpdate]:
     async for line in answer.aiter_lines():
         if line.startswith("data: {") and line != "data: {}":
             yield json.loads(line.removeprefix("data: "))
@@ -52,19 +52,19 @@ async def test_an_open_list_is_sent_the_rows_that_changed_and_the_new_ones(desk:
     async with (
         served(Dashboard(desk.storage).app) as address,
         httpx2.AsyncClient(base_url=address) as client,
-        listening(client, "/events/tasks") as told,
+        listening(client, "/events/tasks") as updates,
     ):
-        whole = await anext(told)
+        whole = await anext(updates)
         assert set(whole["fragments"]) == {"tabs", "pagination", f"task-{first}", f"task-{second}"}
         seen: set[str] = set()
         desk.turn_page()
-        async for change in told:
+        async for change in updates:
             seen |= set(change["fragments"])
             if "page 2 of" in change["fragments"].get(f"task-{first}", ""):
                 break
         assert seen == {f"task-{first}"}
         third = await desk.submit("build_report", 2027)
-        change = await anext(change async for change in told if "rows" in change["lists"])
+        change = await anext(change async for change in updates if "rows" in change["lists"])
         assert change["lists"]["rows"] == [f"task-{each}" for each in (third, second, first)]
         assert f"task-{second}" not in change["fragments"]
 
@@ -74,11 +74,11 @@ async def test_forms_that_are_sent_later_are_the_browsers_own(desk: ToolDashboar
     async with served(Dashboard(desk.storage).app) as address, httpx2.AsyncClient(base_url=address) as client:
         page = await path_of(client, task_id)
         key = csrf_token_in((await client.get(page)).text)
-        async with listening(client, f"/events{page}") as told:
-            assert csrf_token_in((await anext(told))["fragments"]["summary"]) == key
+        async with listening(client, f"/events{page}") as updates:
+            assert csrf_token_in((await anext(updates))["fragments"]["summary"]) == key
 
 
-async def test_a_page_of_a_task_that_is_removed_is_told_that_it_is_over(
+async def test_a_page_of_a_task_that_is_deleted_is_sent_its_end(
     desk: ToolDashboard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tasks, "FINISHED_REFRESH_SECONDS", 0.0)
@@ -111,7 +111,7 @@ async def test_a_server_ends_though_pages_are_open(desk: ToolDashboard) -> None:
             async for line in lines:
                 rest.append(line)  # noqa: PERF401 - what came must be kept
         await stream.__aexit__(None, None, None)
-    assert "event: end" not in rest  # a browser that is told so does not come back
+    assert "event: end" not in rest  # the browser would not reconnect
 
 
 async def test_all_who_look_at_a_page_share_one_look() -> None:
@@ -136,7 +136,7 @@ async def test_all_who_look_at_a_page_share_one_look() -> None:
             store = TaskStore(storage, application="tests")
             await store.create(Owner.local(), NewTask(method="tools/call"))
             async with aclosing(live.changes("other", await live.view("other", draw))) as changes:
-                await anext(changes)  # a look took place, and nobody looks at `page` any more
+                await anext(changes)  # a poll took place, and `page` has no subscriber any more
             assert looks == before + 1
 
 
@@ -184,7 +184,7 @@ class Hesitant(MemoryEngine):
         return super().watch(space, partition, key)
 
 
-async def test_pages_go_on_after_something_that_nobody_expected(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pages_continue_after_an_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_module, "IDLE_POLL_SECONDS", 0.1)
     monkeypatch.setattr(live_module, "MIN_POLL_SECONDS", 0.05)
     looks = 0

@@ -78,7 +78,7 @@ async def test_applications_are_listed_and_the_list_is_narrowed_to_one(
     assert (own in narrowed, foreign in narrowed) == (False, True)
     assert "/tasks?application=a+%26+%3Cb%3E" in html.unescape(narrowed)  # the tabs keep the filter
     assert 'name="application" value="a &amp; &lt;b&gt;"' in narrowed
-    assert "No task matches this filter" in (await client.get("/tasks?application=nothing")).text
+    assert "No matching tasks." in (await client.get("/tasks?application=nothing")).text
     assert "a &amp; &lt;b&gt;" in (await client.get(await path_of(client, foreign))).text
 
 
@@ -112,7 +112,7 @@ async def test_an_id_or_its_beginning_leads_to_its_task(
 # One task
 
 
-async def test_a_tasks_page_tells_its_arguments_variables_attempts_and_times(
+async def test_a_tasks_page_shows_its_arguments_variables_attempts_and_times(
     desk: ToolDashboard, client: httpx2.AsyncClient
 ) -> None:
     task_id = await desk.submit("build_report")
@@ -138,11 +138,12 @@ async def test_a_tasks_page_shows_its_log(desk: ToolDashboard, client: httpx2.As
     assert "line 4 of" not in page
 
 
-async def test_a_tasks_page_tells_its_error(desk: ToolDashboard, client: httpx2.AsyncClient) -> None:
+async def test_a_tasks_page_shows_its_error(desk: ToolDashboard, client: httpx2.AsyncClient) -> None:
     task_id = await desk.submit("print_report")
     await desk.runtime.wait(ME, task_id, 10)
     page = (await client.get(await path_of(client, task_id))).text
-    assert "<code>-32001</code> no paper for &lt;2026&gt;" in page
+    assert 'no paper for &lt;2026&gt; <span class="aside">(JSON-RPC error -32001)</span>' in page
+    assert page.count("no paper for") == 1
     assert "&#34;tray&#34;: 2" in page
     assert "/cancel" not in page
 
@@ -170,7 +171,7 @@ async def test_a_question_is_answered_through_a_form_of_its_schema(
 ) -> None:
     task_id, page, key = await asked(desk, client)
     html = (await client.get(page)).text
-    assert "Whose name goes on &lt;2026&gt;?" in html
+    assert "Who signs &lt;2026&gt;?" in html
     assert "As it is to be printed." in html
     fields = {"field.name": "Ana", "field.colour": "teal", "field.copies": "3", "field.weight": "1.5"}
     sent = await post(client, page, "/answer", key=key, action="accept", **fields, **{"field.signed": "true"})
@@ -281,7 +282,7 @@ async def test_what_cannot_be_stored_is_said_and_what_was_typed_stays(
     assert (refused.status_code, value[:20] in html.unescape(refused.text)) == (422, True)
 
 
-async def test_a_question_that_nobody_asked_cannot_be_answered(
+async def test_a_question_that_does_not_exist_cannot_be_answered(
     desk: ToolDashboard, client: httpx2.AsyncClient
 ) -> None:
     _, page, _ = await asked(desk, client)
@@ -322,18 +323,31 @@ async def test_a_task_of_a_newer_version_is_listed_its_page_says_so_and_it_is_no
 # How everything is
 
 
-async def test_the_overview_counts_and_tells_what_ended(
+async def test_a_list_of_only_damaged_tasks_does_not_say_that_there_are_none(
+    desk: ToolDashboard, client: httpx2.AsyncClient
+) -> None:
+    store = desk.runtime.store
+    made = await store.create(ME, NewTask(method="tools/call"))
+    await put(desk.storage, made.record, "{}", now=store.clock())
+    for path in ("/tasks", "/tasks?status=working"):
+        page = (await client.get(path)).text
+        assert f"Task <code>{made.task.task_id}</code> is damaged" in page
+        assert 'class="empty"' not in page, path
+
+
+async def test_the_overview_counts_tasks_and_shows_those_that_ended(
     desk: ToolDashboard, client: httpx2.AsyncClient
 ) -> None:
     for _ in range(3):
         await desk.runtime.wait(ME, await desk.submit("print_report"), 10)
     await asked(desk, client)
-    for span in ("10m", "1h", "24h"):
+    for span, words in (("10m", "10 minutes"), ("1h", "hour"), ("24h", "24 hours")):
         page = (await client.get(f"/?span={span}")).text
+        assert f"Finished in the last {words}</dt>" in page
         assert '<span class="count">3</span> <span class="status failed">' in page
         columns = re.findall(r"</th><td>(\d+)</td><td>(\d+)</td><td>(\d+)</td></tr>", page)
         assert sum(int(failed) for _, failed, _ in columns) == 3
-        assert re.search(r'Oldest open question</dt><dd><a href="/tasks/[^"]+">sign_report</a>', page)
+        assert re.search(r'with an open question</dt><dd><a href="/tasks/[^"]+">sign_report</a>', page)
     assert (await client.get("/?span=2y")).status_code == 404
 
 
@@ -359,11 +373,11 @@ async def test_feeds_show_accounts_items_and_links_and_link_only_to_the_web(desk
         assert re.search(rf'class="count"[^>]*>3</span>\s*<div><a href="{shared}"', links)
         assert re.search(rf'<a href="{shared}"', items)
         assert "First shared by anna.example" in links
-        assert "Accounts in the last 24 hours: 3, in the 24 hours before: 0." in links
+        assert "Shared by 3 accounts in the last 24 hours, and by 0 in the 24 hours before that." in links
         assert "javascript:" not in links
-        for nobody in ("did:plc:nobody", "%00", "x" * 3000):
-            assert (await client.get(f"/feeds/accounts/{nobody}")).status_code == 404
-            assert (await client.get(f"/feeds?after={nobody}")).status_code == 404
+        for unknown in ("did:plc:unknown", "%00", "x" * 3000):
+            assert (await client.get(f"/feeds/accounts/{unknown}")).status_code == 404
+            assert (await client.get(f"/feeds?after={unknown}")).status_code == 404
 
 
 @row(130)
@@ -418,7 +432,7 @@ class Broken(MemoryEngine):
         raise ZeroDivisionError("a secret of the engine")
 
 
-async def test_what_nobody_expected_is_a_page_without_a_stack_and_with_all_headers_and_is_logged(
+async def test_an_unexpected_error_is_a_page_without_a_traceback_and_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     dashboard = Dashboard(Storage(Broken()))

@@ -104,7 +104,7 @@ async def test_logging_out_closes(desk: ToolDashboard) -> None:
 @pytest.mark.parametrize(
     "elsewhere", ["https://evil.example", "//evil.example", "/\\evil.example", "x", "/\n"]
 )
-async def test_the_login_leads_nowhere_else(desk: ToolDashboard, elsewhere: str) -> None:
+async def test_the_login_redirects_only_to_this_server(desk: ToolDashboard, elsewhere: str) -> None:
     async with visiting(Dashboard(desk.storage, token=TOKEN)) as client:
         let_in = await post(client, "/login", "", token=TOKEN, next=elsewhere)
         assert let_in.headers["location"] == "/"
@@ -151,7 +151,7 @@ async def test_read_only_refuses_every_form_and_shows_none(desk: ToolDashboard) 
     async with visiting(dashboard) as client:
         client.headers.update(BEARER)
         page = await client.get(await path_of(client, task_id))
-        assert "Whose name" in page.text
+        assert "Who signs" in page.text
         assert "/cancel" not in page.text
         assert "/answer" not in page.text
         for path in set(paths(dashboard, "POST")) - {"/login", "/logout"}:
@@ -238,7 +238,7 @@ async def test_an_error_of_the_application_leaves_a_running_dashboard_as_it_was_
                 raise KeyError
 
 
-async def test_without_a_token_nobody_on_another_machine_is_answered_whatever_name_he_says(
+async def test_without_a_token_other_machines_are_refused_whatever_host_they_name(
     desk: ToolDashboard,
 ) -> None:
     dashboard = Dashboard(desk.storage)

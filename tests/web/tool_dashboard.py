@@ -1,4 +1,4 @@
-"""A dashboard over real tasks on SQLite, whose work goes on when the test says so; as such, or over HTTP."""
+"""A dashboard over real tasks on SQLite that continue when a test says so; in process, or over HTTP."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import uvicorn
 from msgspec.structs import replace
 from starlette.types import ASGIApp
 
-from perdure.runtime import App, Failed, Runtime, Task
+from perdure.runtime import App, Runtime, Task, TaskFailed
 from perdure.storage import Storage, open_storage
 from perdure.tasks import Owner, Snapshot
 from perdure.web import Dashboard
@@ -39,7 +39,7 @@ FORM = {
 
 
 class ToolDashboard:
-    """What a test does: submit work, let it go on, see what became of it."""
+    """What a test does: submit work, let it continue, check the result."""
 
     def __init__(self, storage: Storage, runtime: Runtime, pages: asyncio.Semaphore) -> None:
         self.storage = storage
@@ -50,7 +50,7 @@ class ToolDashboard:
         return (await self.runtime.submit(function, {"year": year}, owner=ME)).task.task_id
 
     def turn_page(self) -> None:
-        """Let a report go on by a page."""
+        """Let a report continue by a page."""
         self._pages.release()
 
     async def until(self, task_id: str, *statuses: str) -> Snapshot:
@@ -83,12 +83,12 @@ def _app(storage: Storage, pages: asyncio.Semaphore) -> App:
 
     @app.function
     async def sign_report(year: int, task: Task) -> dict[str, object]:
-        answer = await task.elicit(f"Whose name goes on <{year}>?", FORM)
+        answer = await task.elicit(f"Who signs <{year}>?", FORM)
         return {"action": answer.action, "content": answer.data or {}}
 
     @app.function
     async def print_report(year: int) -> str:
-        raise Failed(-32001, f"no paper for <{year}>", {"tray": 2})
+        raise TaskFailed(-32001, f"no paper for <{year}>", {"tray": 2})
 
     @app.function
     async def write_log(year: int, task: Task) -> None:

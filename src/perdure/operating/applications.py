@@ -8,9 +8,9 @@ import msgspec
 
 from ..storage import Micros, Storage
 from ..tasks import Status
-from ..tasks.application import application_of
+from ..tasks.application_name import application_of
 from ..tasks.lifecycle import ACTIVE_STATUSES
-from ..tasks.stored_task import TASKS
+from ..tasks.task_snapshot import TASKS
 from .listing import iterate_records
 from .views import TAGS
 
@@ -44,9 +44,10 @@ async def count_applications(
 ) -> ApplicationCounts:
     """Count the tasks of each application.
 
-    There is no index of applications, so this reads all tasks or, for each storage tag, at most `max_records`
-    tasks and `max_chars` characters: the oldest active tasks, because a renamed server leaves such tasks
-    behind, and the newest finished tasks.
+    Applications have no index, so tasks must be read to count them. `max_records` and `max_chars` limit how
+    many tasks and characters are read for each storage tag (roughly, each status). `None` means no limit.
+    Of the active tasks, the oldest are read first, because a server that is renamed leaves old tasks behind.
+    Of the finished tasks, the newest are read first.
     """
     found: dict[str, Counter[Status]] = {}
     is_complete = True

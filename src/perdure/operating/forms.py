@@ -117,8 +117,8 @@ def form_fields(schema: Json) -> tuple[FormField, ...]:
 def unknown_fields(schema: Schema | None, names: Iterable[str]) -> list[str]:
     """Return the names that are not fields of the form, and are therefore probably misspelled.
 
-    JSON Schema allows additional properties by default. Here, a name is unknown unless the schema explicitly
-    allows additional properties, or has keywords that can add fields.
+    JSON Schema allows additional properties by default. Here, any name that is not in `properties` is
+    unknown, unless the schema explicitly allows additional properties or has keywords that can add fields.
     """
     schema = schema or {}
     if schema.get("additionalProperties") or not schema.keys().isdisjoint(COMPOSING_KEYWORDS):
@@ -152,7 +152,8 @@ def parse_form(fields: Iterable[FormField], texts: Mapping[str, Sequence[str]]) 
 def parse_field(field: FormField, texts: Sequence[str]) -> Json:
     """Return the value entered in a field, or None if it is empty. Only a multi-select has several `texts`.
 
-    An empty boolean is False; an empty required multi-select is `[]`. Raise ValueError for an invalid value.
+    An empty boolean is False, and an empty required multi-select is `[]`. Raise ValueError if the value is
+    invalid.
     """
     if field.control == "multiselect":
         return [_parse_choice(field, each) for each in texts] or ([] if field.is_required else None)
@@ -188,9 +189,10 @@ def is_number(value: Json) -> TypeGuard[int | float]:
 
 
 def _choices(schema: Schema) -> tuple[Choice, ...]:
-    """Return the choices in a schema: its `enum`, labeled with `enumNames` if present, or titled constants.
+    """Return the choices in a schema: the values in its `enum`, or the constants in its `oneOf` or `anyOf`.
 
-    For a list, return the choices of its items.
+    The labels are the `enumNames`, or the titles of the constants. For a list, return the choices of its
+    items.
     """
     items = schema.get("items")
     if schema.get("type") == "array" and isinstance(items, dict):
@@ -233,7 +235,7 @@ def _parse_number(text: str, control: str) -> int | float:
         article = "an" if control == "integer" else "a"
         raise ValueError(f"must be {article} {control}") from error
     if not isfinite(number):
-        raise ValueError("must be a number")
+        raise ValueError("must be a finite number")
     return int(number) if number.is_integer() and abs(number) < MAX_EXACT_INTEGER else number
 
 

@@ -8,11 +8,11 @@ import msgspec
 
 from ..storage import Micros, Position, Record, Space, Storage, Tag, is_last_page
 from ..tasks import Owner, Snapshot
-from ..tasks.application import application_of
+from ..tasks.application_name import application_of
 from ..tasks.errors import InvalidCursor, NotFound
 from ..tasks.owner import partition_of
-from ..tasks.stored_task import TASKS, task_address
 from ..tasks.task_record import TaskId, is_task_id
+from ..tasks.task_snapshot import TASKS, task_address
 from .errors import AmbiguousId, IdTooShort
 from .locators import Sealer
 from .views import NewerTask, TaskSummary
@@ -34,7 +34,7 @@ class TaskSummaryPage(msgspec.Struct, frozen=True, kw_only=True):
     newer: tuple[NewerTask, ...] = ()
     """The tasks on this page that were written by a newer version of perdure."""
     next_cursor: str | None = None
-    """The cursor to pass as `after` to get the next page. None if this is the last page."""
+    """The cursor to pass as `after` to get the next page. `None` if this is the last page."""
 
 
 def encode_cursor(position: Position | None, sealer: Sealer) -> str | None:
@@ -74,11 +74,14 @@ async def iterate_records(
 
 
 async def find(storage: Storage, text: str, *, max_scanned: int | None = None, now: Micros) -> Snapshot:
-    """Return the task with this id, or the only task whose id starts with `text`.
+    """Return the task whose id is `text`, or the only task whose id starts with `text`.
 
-    A complete id is searched for among all tasks, newest first; for each application that occurs, one read
-    finds a task of its local user or of an anonymous client. A prefix is compared with the ids of all tasks,
-    to make sure that it is unique. `max_scanned` limits the number of tasks that are read.
+    For a complete id, tasks are read, newest first, until the task is found. Tasks of the local user and of
+    anonymous clients are usually found sooner: when the first task of an application is read, the id is also
+    looked up directly among their tasks in this application.
+
+    For a prefix, the ids of all tasks are compared, to make sure that only one matches. `max_scanned` limits
+    the number of tasks that are read in both cases. A second match beyond that limit is not noticed.
     """
     if not is_task_id(text) or len(text) < MIN_PREFIX_LENGTH:
         raise IdTooShort(MIN_PREFIX_LENGTH)
@@ -113,7 +116,7 @@ async def _find_complete(
 
 
 async def _get_unowned(storage: Storage, application: str, task_id: TaskId, now: Micros) -> list[Record]:
-    """Return the task with this id if it belongs to the local user or an anonymous client."""
+    """Return a list that contains the task if it belongs to the local user or an anonymous client."""
     owners = (Owner.local(), Owner.anonymous())
     addresses = [task_address(partition_of(application, owner, task_id), task_id) for owner in owners]
     return [each for each in await storage.get_many(addresses, now=now) if each is not None]

@@ -1,8 +1,10 @@
-"""Encrypts the partitions (as locators) and list positions (as cursors) that appear in links.
+"""Encrypts values that appear in links of the dashboard.
 
-A partition contains the owner's name, which must not appear on a page, in a log or in the browser history.
-The key is kept in the storage, so a link works on all servers and after a restart. The cipher, AES-SIV, is
-deterministic, so the link to a task never changes. It also authenticates, so forged links are rejected.
+The tasks of an owner are stored in a partition. Its name contains the owner's name, which must not appear on
+a page, in a log or in the browser history. A *locator* is the encrypted name of a partition. A *cursor* is an
+encrypted position in a list, because positions contain names of partitions too. The key is kept in the
+storage, so a link works on all servers and after a restart. The cipher, AES-SIV, is deterministic, so the
+link to a task never changes. It also authenticates what it encrypts, so forged links are rejected.
 """
 
 from __future__ import annotations
@@ -14,7 +16,10 @@ from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
 
 class Sealer:
-    """Encrypts and authenticates strings for one purpose. Strings sealed for another purpose are rejected."""
+    """Seals strings: encrypts and authenticates them for one purpose, such as locators.
+
+    A string that was sealed for another purpose is rejected.
+    """
 
     def __init__(self, key: bytes, purpose: str) -> None:
         self._cipher = AESSIV(key)

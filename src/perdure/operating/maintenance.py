@@ -15,7 +15,7 @@ from ..feeds.account import ACCOUNTS, StoredAccount
 from ..feeds.errors import CorruptFeedRecord
 from ..feeds.item import ITEMS, parse_item
 from ..feeds.link_invalidation import LINKS
-from ..feeds.link_rollup_cache import parse_link_record
+from ..feeds.link_rollup_store import parse_link_record
 from ..runtime import RuntimeConfig
 from ..runtime import lease as leases
 from ..storage import Delete, Insert, Micros, Record, Space, Storage, open_storage
@@ -23,11 +23,12 @@ from ..storage.copy import COPIES, ProgressCallback, copy_records
 from ..storage.errors import NewerFormat
 from ..storage.inspection_and_quarantine import Inspection, inspect
 from ..storage.time_types import MINUTE, system_clock, to_seconds
-from ..tasks.encrypted_body import key_ids
+from ..tasks.body_encryption import key_ids
 from ..tasks.encryption import Keyring
+from ..tasks.errors import CorruptRecord
+from ..tasks.generated_keys import CURSOR_KEY, LOCATOR_KEY, SETTINGS, decode_key
 from ..tasks.idempotency import IDEMPOTENCY_KEYS, decode_task_id
-from ..tasks.secret_key import CURSOR_KEY, LOCATOR_KEY, SETTINGS, decode_key
-from ..tasks.stored_task import LEASES, NO_KEYS, TASKS, Snapshot
+from ..tasks.task_snapshot import LEASES, NO_KEYS, TASKS, Snapshot
 from .applications import ApplicationSummary, count_applications
 from .encryption_keys import count_by_key
 from .errors import MaintenanceError
@@ -35,7 +36,7 @@ from .listing import iterate_records
 
 PROBE_LIFETIME = 10 * MINUTE
 PROBE_BODY = f'{{"format":1,"padding":"{"x" * 8192}"}}'
-"""The body of a test record. It is larger than a database page, so a full storage rejects it."""
+"""The body of a test record. It is larger than a database page, so that a full storage rejects it."""
 
 
 def _decode_setting(record: Record) -> object:
@@ -56,7 +57,10 @@ damage, because damaged records of these kinds are replaced at their next use.
 """
 ALL_SPACES = tuple(DECODERS)
 QUARANTINED_SPACES = frozenset({TASKS, ACCOUNTS, ITEMS})
-"""Spaces in which damaged records are quarantined. A damaged setting must be deleted manually."""
+"""Damaged records in these spaces are quarantined: kept for inspection, but not used. Other spaces need no
+quarantine. For example, `SETTINGS` contains the keys of cursors and locators: a damaged key is deleted, and
+the next process that needs the key generates a new one.
+"""
 
 
 # Copying
@@ -90,9 +94,9 @@ async def copy_storage(
 ) -> CopyReport:
     """Copy all records from one storage URL to another, and verify the copy.
 
-    If processes still use the source, `on_live_claims` is called before the copy starts. Raise
-    MaintenanceError if both URLs lead to the same storage, and TargetNotEmpty if the target contains other
-    records and `merge` is not set.
+    If tasks of the source are still running, or accounts are still being polled, call `on_live_claims` before
+    the copy starts. Raise MaintenanceError if both URLs lead to the same storage, and TargetNotEmpty if the
+    target contains other records and `merge` is not set.
     """
     async with await open_storage(source) as source_storage:
         live = await count_live_claims(source_storage, now=system_clock())
@@ -149,7 +153,7 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     version: str
     clock_offset: float | None = None
-    """Seconds by which the server's clock is ahead of the local one. None if the server reports no time."""
+    """Seconds by which the clock of the database server is ahead of the local clock. `None` if unknown."""
     offset_error: float = 0.0
     """Maximum error of `clock_offset` in seconds: half the duration of the request."""
 
@@ -167,23 +171,24 @@ class HealthReport(msgspec.Struct, frozen=True, kw_only=True):
     """The problems that remain after the repair, or all findings if nothing was repaired."""
     records: int
     newer: int
-    """Number of records that were written by a newer version of perdure. They are not a problem."""
+    """Number of records that this version of perdure cannot read, because a newer version wrote them. They do
+    not count as damaged."""
     quarantined: int
     """Number of damaged records in quarantine."""
     encrypted: Mapping[str, int]
     """Number of tasks that are encrypted with each key, by the id of the key."""
     missing_keys: tuple[str, ...]
-    """The ids of keys that are needed to read tasks, and that were not given."""
+    """The ids of keys that are needed to read tasks but were not passed to the check."""
     engine: str
     server: ServerInfo
     applications: tuple[ApplicationSummary, ...]
-    """The applications that have tasks in the storage, with the number of their tasks."""
+    """The applications that have tasks in the storage, and the number of tasks of each."""
     write_seconds: float
     """Number of seconds that it took to write and delete a test record."""
 
     @property
     def has_clock_skew(self) -> bool:
-        """Whether the server's clock differs from the local one by more than workers tolerate."""
+        """Whether the server's clock and the local clock differ by more than workers tolerate."""
         return self.server.has_clock_skew(to_seconds(RuntimeConfig().clock_skew))
 
     @property
@@ -192,9 +197,11 @@ class HealthReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def check_storage(url: str, *, repair: bool, keys: Keyring) -> HealthReport:
-    """Check a storage and all its records. Encrypted tasks are decrypted if `keys` has their key.
+    """Check a storage and all its records.
 
-    With `repair`, correct wrong counters, quarantine damaged records, and check again.
+    For a task whose keys are all in `keys`, also check that its encrypted fields can be decrypted.
+
+    With `repair`, correct wrong counters, quarantine damaged records, replace damaged keys, and check again.
     """
     async with await open_storage(url) as storage:
         findings, inspection = await _check(storage, repair=repair, keys=keys)
@@ -230,12 +237,19 @@ async def _check(storage: Storage, *, repair: bool, keys: Keyring) -> tuple[tupl
 async def inspect_records(
     storage: Storage, *, repair: bool, keys: Keyring = NO_KEYS, now: Micros
 ) -> Inspection:
-    """Decode all records. With `repair`, quarantine the damaged ones."""
+    """Decode all records.
+
+    With `repair`, quarantine damaged records in `QUARANTINED_SPACES`, and delete damaged keys of cursors and
+    locators. The next process that needs such a key generates a new one. Older cursors and locators are then
+    invalid, so clients must list their tasks again, and operators must reload their pages.
+    """
     decoders: Mapping[Space, Callable[[Record], object]] = {**DECODERS, TASKS: partial(_decode_task, keys)}
     found = [
         await inspect(storage, space, decode, repair=repair and space in QUARANTINED_SPACES, now=now)
         for space, decode in decoders.items()
     ]
+    if repair:
+        await _delete_damaged_keys(storage, now)
     return Inspection(
         examined=sum(each.examined for each in found),
         damaged=tuple(damage for each in found for damage in each.damaged),
@@ -244,15 +258,26 @@ async def inspect_records(
     )
 
 
+async def _delete_damaged_keys(storage: Storage, now: Micros) -> None:
+    for record in await storage.get_many((CURSOR_KEY, LOCATOR_KEY), now=now):
+        if record is not None:
+            try:
+                decode_key(record)
+            except CorruptRecord:
+                await storage.commit([Delete(before=record)], now=now)
+            except NewerFormat:
+                pass
+
+
 def _decode_task(keys: Keyring, record: Record) -> Snapshot:
-    """Decode a task, with what is encrypted in it if there is a key."""
+    """Decode a task. If `keys` contains all keys that it needs, also decrypt its encrypted fields."""
     head = Snapshot.head_of(record)
     return Snapshot.from_record(record, keys) if key_ids(head.task) <= set(keys.key_ids) else head
 
 
 async def server_info(storage: Storage) -> ServerInfo:
     """Return the version of the server behind a storage, and measure the offset of its clock."""
-    await storage.info()  # connects, so that the next call measures only the request
+    await storage.info()  # opens the connection, so that the measured time contains only the request
     before = system_clock()
     info = await storage.info()
     after = system_clock()

@@ -1,6 +1,7 @@
 """`Operator` reads and changes the tasks of all owners. The caller must check permissions.
 
-It accesses the storage directly, under the same rules as clients and workers, so no server needs to run.
+It follows the same rules as clients and workers, and accesses the storage directly, so no server needs to
+run.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from ..tasks import Snapshot, Status, StoreConfig, TaskRecord, TaskStore, edits
 from ..tasks.canonical_json import JsonLike
 from ..tasks.encryption import Keyring
 from ..tasks.errors import CorruptRecord, KeyMissing, NotFound
+from ..tasks.generated_keys import LOCATOR_KEY, load_key
 from ..tasks.lifecycle import ACTIVE_STATUSES
 from ..tasks.listing import DEFAULT_PAGE_SIZE, scan_tasks
-from ..tasks.secret_key import LOCATOR_KEY, load_key
-from ..tasks.stored_task import LEASES, TASKS, lease_address, task_address
 from ..tasks.task_record import is_task_id
+from ..tasks.task_snapshot import LEASES, TASKS, lease_address, task_address
 from . import listing, stats
 from .applications import ApplicationCounts, count_applications
 from .errors import NoOpenQuestion
@@ -52,7 +53,8 @@ class Operator:
     """Reads the tasks of all owners and applications, cancels them, answers their questions, and purges them.
 
     If the servers use a custom `config`, pass it here too, so that the same limits apply to answers. Views of
-    tasks show only what is not encrypted, and need no keys; to change an encrypted task, pass its `keys`.
+    tasks show only unencrypted data and need no keys. To change an encrypted task, or to see those of its
+    questions that operators may answer, pass the keys that it needs as `keys`.
     """
 
     def __init__(
@@ -82,9 +84,9 @@ class Operator:
     ) -> TaskSummaryPage:
         """Return a page of tasks, newest first. `after` is the `next_cursor` of the previous page.
 
-        `name` selects tasks by their function, tool or method, and `application` by their application. There
-        is no index of either: a call reads at most 1,000 tasks, so a page can be short or empty and still
-        have a `next_cursor`.
+        `name` selects tasks by their function, tool or method, and `application` by their application.
+        Neither of them has an index. A call reads up to about 1,000 tasks, so a page can be short or empty
+        although further pages follow. In that case, `next_cursor` is set.
         """
         locators, cursors = await self._load_sealers()
         now = self.clock()
@@ -103,7 +105,7 @@ class Operator:
         )
         return TaskSummaryPage(
             tasks=tuple(summarize_task(each, now=now, locate=locators.seal) for each in scan.found),
-            corrupt=tuple(each.task_id for each in scan.corrupt),
+            corrupt=tuple(each.key for each in scan.corrupt),
             newer=tuple(
                 summarize_newer(each, now=now, locate=locators.seal) for each, _ in scan.not_readable
             ),
@@ -111,13 +113,17 @@ class Operator:
         )
 
     async def get(self, locator: str, task_id: str) -> TaskDetail:
-        """Return one task with all details. Raise NotFound if it does not exist."""
+        """Return one task with all details. Raise NotFound if it does not exist.
+
+        `locator` is `TaskSummary.locator`. It identifies the part of the storage that contains the task.
+        """
         return await self._describe(await self._snapshot(locator, task_id))
 
     async def find(self, text: str, *, max_scanned: int | None = None) -> TaskDetail:
         """Return the task with this id, or the only task whose id starts with `text` (at least 6 characters).
 
-        This may read all tasks, or the newest `max_scanned`. If you have a locator, `get` is faster.
+        This may read all tasks or, if `max_scanned` is set, up to that many of the newest tasks. If you have
+        a locator, `get` is faster.
         """
         now = self.clock()
         return await self._describe(await listing.find(self.storage, text, max_scanned=max_scanned, now=now))
@@ -127,7 +133,10 @@ class Operator:
         return await stats.count_tasks(self.storage, self.clock())
 
     async def applications(self) -> ApplicationCounts:
-        """Count the tasks of each application. This reads up to 6,000 tasks; `check_storage` reads all."""
+        """Count the tasks of each application.
+
+        This reads up to 6,000 tasks, so the counts may be incomplete; `check_storage` reads all tasks.
+        """
         return await count_applications(
             self.storage, max_records=stats.MAX_SCANNED, max_chars=MAX_READ_CHARS, now=self.clock()
         )
@@ -147,21 +156,27 @@ class Operator:
     async def throughput(
         self, window: Micros = HOUR, *, buckets: int = 60, until: Micros | None = None
     ) -> Throughput:
-        """Return the throughput in the window before `until` (default: now). This reads up to 4,000 tasks."""
+        """Return the throughput in the `window` that ends at `until` (default: now).
+
+        This reads up to 4,000 tasks.
+        """
         return await stats.measure_throughput(
             self.storage, window=window, buckets=buckets, now=self.clock(), until=until
         )
 
     async def oldest_queued(self) -> TaskSummary | None:
-        """Return the oldest queued task among the 1,000 oldest tasks that are queued or running."""
+        """Return the oldest queued task among the 1,000 oldest tasks that are queued or running.
+
+        Tasks that are waiting to be retried count as queued.
+        """
         return await self._summarize_or_none(await stats.oldest_queued(self.storage, self.clock()))
 
     async def oldest_open_question(self) -> TaskSummary | None:
-        """Return the task that was created first among the tasks with an open question."""
+        """Return the oldest task that is waiting for the answer to a question."""
         return await self._summarize_or_none(await stats.oldest_open_question(self.storage, self.clock()))
 
     async def stats(self, window: Micros = HOUR, *, buckets: int = 60) -> Stats:
-        """Return statistics about all tasks, including the throughput in the most recent `window`."""
+        """Return statistics about all tasks, including the throughput in the `window` that ends now."""
         now = self.clock()
         counts, claims = await self.counts(), await self.claims()
         claimed = await self.claimed_count()
@@ -205,7 +220,7 @@ class Operator:
     # Changing
 
     async def cancel(self, locator: str, task_id: str) -> TaskSummary:
-        """Cancel a task that is not running, or ask the worker of a running task to cancel it.
+        """Cancel a task that is not running, or request that the worker of a running task stops it.
 
         Raise TerminalTask if the task has already finished, and KeyMissing if it is encrypted with a key
         that this process does not have.
@@ -217,12 +232,15 @@ class Operator:
     async def answer(self, locator: str, task_id: str, key: str, value: JsonLike) -> TaskSummary:
         """Answer an open question. For a form, `value` is `{"action": "accept", "content": {...}}`.
 
-        Raise NoOpenQuestion if the question is not open, and MalformedAnswer if the answer is invalid.
+        Operators can answer the questions of an encrypted task only if its tool allows that. Raise
+        NoOpenQuestion if no question with this key is open for operators, and MalformedAnswer if the answer
+        is invalid.
         """
 
         def edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
-            if not task.is_terminal and key not in task.outstanding:
-                raise NoOpenQuestion(key, task.outstanding)
+            asked = () if task.is_encrypted and not task.operators_answer else task.outstanding
+            if not task.is_terminal and key not in asked:
+                raise NoOpenQuestion(key, asked)
             return edits.answer(task, {key: value}, now=now, config=config)
 
         task = (await self._snapshot(locator, task_id)).task
@@ -267,7 +285,8 @@ class Operator:
 
     async def _summarize(self, snapshot: Snapshot) -> TaskSummary:
         locators, _ = await self._load_sealers()
-        head = Snapshot.head_of(snapshot.record)  # a changed task was decrypted
+        # A task that was changed has been decrypted, but summaries show only unencrypted data.
+        head = Snapshot.head_of(snapshot.record)
         return summarize_task(head, now=self.clock(), locate=locators.seal)
 
     async def _summarize_or_none(self, snapshot: Snapshot | None) -> TaskSummary | None:
@@ -281,7 +300,10 @@ class Operator:
         return detail
 
     def _questions_to_operators(self, head: Snapshot) -> tuple[Question, ...]:
-        """Return the open questions of an encrypted task that lets operators answer them."""
+        """Return the open questions of an encrypted task. Its operators must be allowed to answer them.
+
+        If the key is missing or the task is damaged, return no questions.
+        """
         try:
             return open_questions(Snapshot.from_record(head.record, self._keys).task)
         except (KeyMissing, CorruptRecord):

@@ -10,7 +10,7 @@ from ..storage import Micros, Storage
 from ..tasks import Snapshot, TaskRecord, TaskStore
 from ..tasks.listing import read_task
 from ..tasks.store import PURGE_BATCH_SIZE
-from ..tasks.stored_task import TASKS
+from ..tasks.task_snapshot import TASKS
 from .listing import iterate_records
 from .stats import FINISHED_STATUSES, count_expired
 from .views import TAGS
@@ -21,7 +21,7 @@ class PurgeReport(msgspec.Struct, frozen=True, kw_only=True):
 
     expired: int
     finished: int
-    """Number of tasks that had not expired but finished by the given time."""
+    """Number of tasks that had finished by the given time but had not expired."""
     dry_run: bool
 
 
@@ -33,9 +33,10 @@ async def purge(
     dry_run: bool,
     now: Micros,
 ) -> PurgeReport:
-    """Delete expired records, and tasks that finished by `finished_before`. A dry run only counts them.
+    """Delete expired records and, if `finished_before` is set, all tasks that finished by that time.
 
-    `open_store` returns the store of an application.
+    With `dry_run`, only count them. `open_store` returns the task store of the application with the given
+    name.
     """
     expired = await (count_expired(storage, now) if dry_run else _purge_expired(storage, now))
     finished = 0

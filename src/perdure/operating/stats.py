@@ -14,18 +14,19 @@ from ..storage.body_format import FORMAT_FIELD
 from ..storage.time_types import Interval, Timestamp
 from ..tasks import Snapshot, Status
 from ..tasks.listing import read_task
-from ..tasks.stored_task import TASKS
 from ..tasks.task_record import TASK_FORMAT
+from ..tasks.task_snapshot import TASKS
 from .listing import iterate_records
 from .views import TAGS, ClaimSummary, TaskSummary
 
 FINISHED_STATUSES = tuple(status for status in Status if status.is_terminal)
 MAX_SCANNED = 1000
-"""Maximum number of tasks that a query reads for each storage tag."""
+"""Maximum number of tasks that a query reads for each storage tag (roughly, each status)."""
 MAX_READ_CHARS = 16 * 1024 * 1024
-"""A query stops after it has read this many characters of task records."""
+"""A query stops when it has read this many characters of task records."""
 FIRST_PAGE_SIZE = 20
-"""Number of records in the first page of a query. The size of later pages depends on these records."""
+"""Number of records in the first page of a query. The average size of these records determines how many
+records the next page has."""
 PAGE_SIZE = 200
 
 
@@ -36,9 +37,9 @@ class WorkerSummary(msgspec.Struct, frozen=True, kw_only=True):
     claimed: int
     """Number of tasks that the worker has claimed."""
     lease_until: Timestamp
-    """The latest time at which a lease of the worker expires, unless it is renewed."""
+    """The time at which the last of the worker's leases expires, unless that lease is renewed."""
     expired_leases: int
-    """Number of leases that the worker did not renew in time. If not 0, the worker is slow or lost."""
+    """Number of leases that the worker did not renew in time. If it is not 0, the worker is slow or lost."""
 
 
 class Bucket(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,9 +65,10 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
     since: Timestamp
     until: Timestamp
     buckets: tuple[Bucket, ...]
-    """The finished tasks, counted in equal intervals of the window, oldest first."""
+    """The number of finished tasks in each interval of the window, oldest first. All intervals have the same
+    length."""
     median_duration: Interval | None
-    """The median time from creation to finish. None if no task finished in the window."""
+    """The median time from creation to finish. `None` if no task finished in the window."""
     is_complete: bool
     """Whether all finished tasks in the storage were read. If not, the counts may be too low."""
 
@@ -85,13 +87,14 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[Status, int]
     """Number of tasks in each status. A task whose result reports an error counts as failed."""
     claimed: int
-    """Number of active tasks that a worker has claimed."""
+    """Number of active tasks that are claimed by workers."""
     unclaimed: int
-    """Number of active tasks that no worker has claimed, including tasks that wait for answers."""
+    """Number of active tasks that no worker has claimed, including tasks that are waiting for answers."""
     oldest_queued: TaskSummary | None
-    """The oldest queued task, among the 1,000 oldest tasks that are queued or running."""
+    """The oldest queued task among the 1,000 oldest tasks that are queued or running. Tasks that are waiting
+    to be retried count as queued. `None` if there is no such task."""
     oldest_open_question: TaskSummary | None
-    """The task that was created first among the tasks with an open question."""
+    """The oldest task that is waiting for the answer to a question. `None` if there is no such task."""
     workers: tuple[WorkerSummary, ...]
     expired: int
     """Number of expired tasks that have not been purged yet."""
@@ -104,7 +107,7 @@ async def count_tasks(storage: Storage, now: Micros) -> dict[Status, int]:
 
 
 async def count_expired(storage: Storage, now: Micros) -> int:
-    """Return the number of expired tasks that are still stored: all stored tasks minus the live ones."""
+    """Return the number of expired tasks that have not been purged yet."""
     all_tasks, live_tasks = await asyncio.gather(storage.counts(TASKS, now=0), storage.counts(TASKS, now=now))
     return max(0, sum(all_tasks.values()) - sum(live_tasks.values()))
 
@@ -131,13 +134,15 @@ def group_by_worker(claims: Sequence[ClaimSummary], now: Micros) -> tuple[Worker
 
 
 async def oldest_queued(storage: Storage, now: Micros) -> Snapshot | None:
-    """Return the oldest queued task among the 1,000 oldest tasks that are queued or running.
-
-    Only the records of queued tasks have a lane.
+    """Return the oldest queued task among the 1,000 oldest tasks that are queued, running or waiting to be
+    retried.
     """
+    # The record of a running task has no lane (timer queue). The record of a task that is waiting to be
+    # retried has a lane, and its `wake_at` is in the future.
     records = iterate_records(storage, TASKS, tag=Status.WORKING.value, max_records=MAX_SCANNED, now=now)
     async for record in records:
-        if record.lane is not None and isinstance(task := read_task(record, Snapshot.head_of), Snapshot):
+        is_queued = record.lane is not None and (record.wake_at or 0) <= now
+        if is_queued and isinstance(task := read_task(record, Snapshot.head_of), Snapshot):
             return task
     return None
 
@@ -154,9 +159,10 @@ async def oldest_open_question(storage: Storage, now: Micros) -> Snapshot | None
 async def measure_throughput(
     storage: Storage, *, window: Micros, buckets: int, now: Micros, until: Micros | None = None
 ) -> Throughput:
-    """Return the throughput in the window before `until` (default: now).
+    """Return the throughput in the `window` that ends at `until` (default: now).
 
-    Finish times have no index, so this reads up to 1,000 of the newest tasks for each storage tag.
+    Finish times have no index, so this reads only the most recently created finished tasks: up to 1,000 for
+    each storage tag (roughly, each status). If there are more, the counts may be too low.
     """
     tags = [(status, tag) for status in FINISHED_STATUSES for tag in TAGS[status]]
     results = await asyncio.gather(*(_newest_finished(storage, tag, now) for _, tag in tags))
@@ -179,7 +185,7 @@ async def measure_throughput(
 
 
 class _FinishedTask(msgspec.Struct, tag_field=FORMAT_FIELD, tag=TASK_FORMAT):
-    """The fields of a finished task needed to compute the throughput. Other fields are not decoded."""
+    """The fields of a finished task that are needed to compute the throughput. Others are not decoded."""
 
     created_at: Micros
     finished_at: Micros
@@ -189,7 +195,7 @@ _task_decoder = msgspec.json.Decoder(_FinishedTask)
 
 
 async def _newest_finished(storage: Storage, tag: Tag, now: Micros) -> tuple[list[_FinishedTask], bool]:
-    """Return the newest finished tasks with this tag, and whether all such tasks were read."""
+    """Return the newest finished tasks with this tag, and whether all tasks with this tag were read."""
     found: list[_FinishedTask] = []
     after: Position | None = None
     read = chars = 0
@@ -206,7 +212,7 @@ async def _newest_finished(storage: Storage, tag: Tag, now: Micros) -> tuple[lis
         after = records[-1].position
         read += len(records)
         chars += sum(len(record.body) for record in records)
-        room = (MAX_READ_CHARS - chars) * read // max(1, chars)  # if the average size stays the same
+        room = (MAX_READ_CHARS - chars) * read // max(1, chars)  # if the average record size stays the same
         size = max(1, min(PAGE_SIZE, room, MAX_SCANNED - read))
     return found, False
 

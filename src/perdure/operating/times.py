@@ -1,4 +1,4 @@
-"""Parses and formats times and durations. All times are in UTC."""
+"""Parses and formats times and durations. Times are in UTC, unless the user enters another offset."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DURATION = re.compile(r"(\d{1,9})([smhdw])")
 def parse_time(text: str, now: Micros) -> Micros:
     """Parse a time in the past, written as an age (`24h`, `7d`), a date, or a date and time.
 
-    Raise ValueError if the text is invalid or the time is in the future.
+    Raise ValueError if the text is invalid, or if the time is in the future or before 1970.
     """
     text = text.strip()
     if match := _DURATION.fullmatch(text):
@@ -28,7 +28,7 @@ def parse_time(text: str, now: Micros) -> Micros:
         raise ValueError(f"invalid time {text!r}; use 24h, 7d, 2026-11-01 or 2026-11-01T08:30") from error
     time = ((date if date.tzinfo else date.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
     if not 0 <= time <= now:
-        raise ValueError(f"{text!r} must be in the past; use 24h, 7d or an earlier date")
+        raise ValueError(f"{text!r} must be in the past, but not before 1970; use 24h, 7d or another date")
     return time
 
 
@@ -51,8 +51,17 @@ def format_second(time: Micros) -> str:
     return f"{_datetime(time):%Y-%m-%d %H:%M:%S} UTC"
 
 
+def format_moment(time: Micros, now: Micros) -> str:
+    """Return the time of day, such as `08:30:00`.
+
+    If `now` is on another day, return a time like `2026-11-01 08:30` instead.
+    """
+    is_today = _datetime(time).date() == _datetime(now).date()
+    return f"{_datetime(time):%H:%M:%S}" if is_today else format_minute(time)
+
+
 def format_when(time: Micros | None, now: Micros) -> str:
-    """Return a time like `2026-11-01 08:30:00 UTC (5 min ago)`, or "never" for None."""
+    """Return a time like `2026-11-01 08:30:00 UTC (5 min ago)`, or "never" for `None`."""
     if time is None:
         return "never"
     distance = format_duration(abs(now - time))
@@ -60,9 +69,9 @@ def format_when(time: Micros | None, now: Micros) -> str:
 
 
 def format_duration(duration: Micros, *, precise: bool = False) -> str:
-    """Return a duration in its largest unit and the next smaller one, like `2 h 5 min`.
+    """Return a duration in its largest unit and the next smaller one, such as `2 h 5 min`.
 
-    With `precise`, durations below ten seconds are returned like `250 ms` or `2.5 s`.
+    With `precise`, durations of less than ten seconds have a higher precision, such as `250 ms` or `2.5 s`.
     """
     if precise and duration < 1_000_000:
         return f"{duration / 1000:.0f} ms"

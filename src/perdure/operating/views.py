@@ -1,4 +1,4 @@
-"""Views of a task for operators: a summary for lists, and details with timeline, questions and outcome.
+"""Presents tasks to operators: in lists as summaries, and one task with timeline, questions and outcome.
 
 Neither view contains the answers of users or the name of the owner.
 """
@@ -28,25 +28,27 @@ from ..tasks import (
     Success,
     TaskRecord,
 )
-from ..tasks.application import application_of
+from ..tasks.application_name import application_of
 from ..tasks.inputs import Input
 from ..tasks.owner import OwnerKind
-from ..tasks.stored_task import COMPLETED_WITH_ERROR
 from ..tasks.task_record import headline
+from ..tasks.task_snapshot import COMPLETED_WITH_ERROR
 
 TAGS: dict[Status, tuple[Tag, ...]] = {
     **{status: (status.value,) for status in Status},
     Status.FAILED: (Status.FAILED.value, COMPLETED_WITH_ERROR),
 }
-"""The storage tags for each status. To operators, a task whose result reports an error has failed."""
+"""The storage tags of the tasks with each status. The storage lists and counts records by tag. `failed` has
+two tags, because this API treats a task whose result reports an error as failed."""
 
 
 Locator: TypeAlias = Annotated[str, msgspec.Meta(extra={"json": "omit"})]
-"""The encrypted name of a task's partition. Commands omit it in their output, and find tasks by id."""
+"""The encrypted name of the storage partition that contains a task. Commands omit it from their output,
+because they find tasks by id."""
 
 
 class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A summary of a task, for lists."""
+    """The information about a task that lists of tasks show."""
 
     task_id: str
     locator: Locator
@@ -55,7 +57,7 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A hash that identifies the owner. The logs contain the same hash."""
     owner_kind: OwnerKind
     application: str
-    """The application to which the task belongs: the name of its server, unless the server sets another."""
+    """The application to which the task belongs. By default, this is the name of its server."""
     status: Status
     """The status of the task. It is `failed` if the result reports an error."""
     name: str
@@ -71,30 +73,39 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a worker currently has a claim on the task."""
     is_cancelling: bool = msgspec.field(name="cancelling")
     """Whether a cancellation was requested and the task has not finished yet."""
+    last_failure: str | None
+    """The reason why the most recent failed or interrupted attempt ended. `None` if no attempt has failed or
+    been interrupted."""
+    next_attempt_at: Timestamp | None
+    """The earliest time of the next attempt. `None` if the task is not waiting to be retried."""
     has_error: bool
     """Whether the task failed with a result that reports an error (`isError`), not with a JSON-RPC error."""
     open_questions: int
     message: str | None
-    """The latest status message. For a failed task, the first line of the error or exception."""
+    """The latest status message. For a failed task, the first line of the error or exception. `None` if
+    there is no message."""
     is_encrypted: bool = msgspec.field(name="encrypted")
-    """Whether arguments, progress, messages, questions and the result are encrypted, and so are not shown."""
+    """Whether arguments, progress, messages, questions and the result are encrypted. If so, they are not
+    shown, except questions that operators may answer."""
     version: int
 
     @property
     def progress_fraction(self) -> float | None:
-        """The fraction of the work that is done, from 0 to 1. None if the task reports no total."""
+        """The fraction of the work that is done, from 0 to 1. `None` if the task reports no total."""
         if self.progress is None or not self.progress.total or self.progress.total < 0:
             return None
         return min(1.0, max(0.0, self.progress.done / self.progress.total))
 
     @property
     def display_status(self) -> str:
-        """The status in words. It shows whether a working task is queued, running or being cancelled."""
+        """The status in words, such as "queued", "running" or "waiting to retry" for working tasks."""
         if self.is_cancelling:
             return "cancelling"
         if self.status is not Status.WORKING:
             return self.status.value.replace("_", " ")
-        return "working" if self.is_claimed else "queued"
+        if self.is_claimed:
+            return "running"
+        return "queued" if self.next_attempt_at is None else "waiting to retry"
 
 
 class NewerTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,12 +154,19 @@ def summarize_task(snapshot: Snapshot, *, now: Micros, locate: Callable[[str], s
         attempts=task.attempts,
         is_claimed=task.is_claimed,
         is_cancelling=task.cancel_requested_at is not None and not task.is_terminal,
+        last_failure=task.last_failure,
+        next_attempt_at=_next_attempt_at(task, now),
         has_error=snapshot.record.tag == COMPLETED_WITH_ERROR,
         open_questions=0 if task.is_terminal else len(task.outstanding),
         message=_message(task),
         is_encrypted=task.is_encrypted,
         version=snapshot.version,
     )
+
+
+def _next_attempt_at(task: TaskRecord, now: Micros) -> Micros | None:
+    is_later = task.run_at is not None and task.run_at > now and not task.is_terminal
+    return task.run_at if is_later else None
 
 
 def _effective_status(snapshot: Snapshot) -> Status:
@@ -185,12 +203,15 @@ def tool_name(task: TaskRecord) -> str | None:
 
 
 def matches_filter(task: TaskRecord, name: str | None, application: str | None) -> bool:
-    """Return whether a task has this name and belongs to this application. None matches any."""
+    """Return whether a task has this name and belongs to this application.
+
+    `None` as the name or as the application matches every task.
+    """
     return application in (None, task.application) and (name is None or matches_name(task, name))
 
 
 def matches_name(task: TaskRecord, name: str) -> bool:
-    """Return whether `name` is the function, the tool or the method of a task."""
+    """Return whether `name` is the name of the task's function, tool or method."""
     return name in (task.function, task.original_method) or name == tool_name(task)
 
 
@@ -223,14 +244,14 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     kind: InputKind
     message: str
     schema: dict[str, Json] | None
-    """The JSON schema of the form. None if the question has no form."""
+    """The JSON schema of the form. `None` if the question has no form."""
     params: Json
     """The parameters of the MCP request that asks the question."""
     asked_at: Timestamp
 
     @property
     def external_url(self) -> str | None:
-        """The URL that the user must visit to answer the question. None if the question has no URL."""
+        """The URL that the user must visit to answer the question. `None` if the question has no URL."""
         params = self.params if isinstance(self.params, dict) else {}
         url = params.get("url")
         return url if params.get("mode") == "url" and isinstance(url, str) else None
@@ -259,23 +280,30 @@ class TaskDetail(msgspec.Struct, frozen=True, kw_only=True):
     """The arguments of a tool call, or all parameters if the method is not `tools/call`."""
     variables: dict[str, Json]
     checkpoint: dict[str, Json]
-    last_failure: str | None
     history: tuple[Attempt, ...]
-    """The most recent attempts: when each started, and when and why it ended without finishing the task."""
+    """The most recent attempts to run the task, oldest first."""
     log: tuple[LogEntry, ...]
-    """The newest log entries written by the function of the task."""
+    """The newest log entries that the function of the task has written."""
     removed_log_entries: int
-    """Number of older log entries that were removed."""
+    """Number of older log entries that were removed to limit the size of the log."""
     ttl: int | None = msgspec.field(name="ttl_ms")
-    """Milliseconds after creation within which the task must be started. None means no limit."""
+    """The task expires if it is not started within this many milliseconds of its creation. `None`
+    means no limit."""
     expires_at: Timestamp | None
     timeline: tuple[Event, ...]
     """Past and expected events of the task, sorted by time."""
     questions: tuple[Question, ...]
     """The open questions of the task."""
     outcome: Outcome | None
-    """A `Success` or a `Failure`. None if the task has not finished."""
+    """A `Success` or a `Failure`. `None` if the task has not finished."""
     claim: ClaimSummary | None
+
+    @property
+    def worker(self) -> str | None:
+        """The worker that is running the task, or that ran it most recently. `None` if it is unknown."""
+        if self.claim is not None:
+            return self.claim.worker
+        return self.history[-1].worker if self.history else None
 
 
 def describe_task(snapshot: Snapshot, summary: TaskSummary, lease: Record | None) -> TaskDetail:
@@ -286,7 +314,6 @@ def describe_task(snapshot: Snapshot, summary: TaskSummary, lease: Record | None
         arguments=_arguments(task),
         variables=dict(task.variables),
         checkpoint=dict(task.checkpoint),
-        last_failure=task.last_failure,
         history=task.attempt_history,
         log=task.log.entries,
         removed_log_entries=task.log.removed,
@@ -300,7 +327,10 @@ def describe_task(snapshot: Snapshot, summary: TaskSummary, lease: Record | None
 
 
 def parse_claim(lease: Record, locator: str) -> ClaimSummary | None:
-    """Return the claim in a lease record. None if there is no claim, or if the lease format is too new."""
+    """Return the claim in a lease record.
+
+    Return None if there is no claim, or if a newer version of perdure wrote the record.
+    """
     if lease.tag != leases.HELD:
         return None
     try:
@@ -338,7 +368,8 @@ def _events(task: TaskRecord, record: Record, status: Status) -> Iterator[Event]
 
 def _attempts(task: TaskRecord) -> Iterator[Event]:
     for attempt in task.attempt_history:
-        yield Event(at=attempt.started_at, kind="started")
+        note = "" if attempt.worker is None else f"by {attempt.worker}"
+        yield Event(at=attempt.started_at, kind="started", note=note)
         if attempt.ended_at is not None:
             kind = "paused" if attempt.reason is None else "released"
             yield Event(at=attempt.ended_at, kind=kind, note=attempt.reason or "")
@@ -365,7 +396,10 @@ def _question(key: str, asked: Input) -> Question:
 
 
 def outcome_json(outcome: Outcome | None) -> dict[str, Json] | None:
-    """Return an outcome as JSON: `{"result": ...}` or `{"error": {"code", "message", "data"}}`."""
+    """Return an outcome as `{"result": ...}` or `{"error": {"code", "message", "data"}}`.
+
+    Return None if there is no outcome.
+    """
     match outcome:
         case Success():
             return {"result": outcome.value}

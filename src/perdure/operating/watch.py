@@ -1,7 +1,7 @@
 """Watches the newest tasks, or one task, for changes.
 
 Notifications from the storage can be lost, so the storage is also polled. At least `min_interval` seconds
-pass between two queries, however many changes there are.
+pass between two queries, no matter how many changes there are.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from ..runtime.waiting import changed_within
+from ..runtime.waits import changed_within
 from ..storage import Watch
 from ..storage.errors import StorageBusy, StorageUnavailable
 from .listing import TaskSummaryPage
@@ -23,23 +23,24 @@ T = TypeVar("T")
 
 
 class TaskChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """The changes since the previous query. The first query reports all tasks in `changed`."""
+    """The changes since the previous query. The first query reports all tasks on the page in `changed`."""
 
     page: TaskSummaryPage
     """The page of the newest tasks, after the changes."""
     changed: tuple[TaskSummary, ...]
     """The tasks that are new on the page or have changed."""
     removed: tuple[TaskSummary, ...]
-    """The tasks that left the page: deleted, changed to another status, or displaced by newer tasks."""
+    """The tasks that left the page. They were deleted or displaced by newer tasks, or no longer match
+    the filters."""
 
 
 class WatchConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The intervals between two queries of the storage, in seconds."""
+    """How often the storage is queried for changes."""
 
     min_interval: float = 0.5
     """Minimum number of seconds between two queries."""
     poll_interval: float = 2.0
-    """Average number of seconds to wait for a notification. If none arrives, the storage is polled."""
+    """Average number of seconds to wait for a notification before the storage is polled."""
 
 
 DEFAULT_WATCH = WatchConfig()

@@ -4,7 +4,12 @@ Start with `dashboard` (the application), `security` (access control) and `live`
 pages are in `overview`, `tasks` and `feeds`.
 """
 
-from ..operating.access import LOOPBACK_HOSTS
-from .dashboard import Dashboard
+from ..storage.install_advice import without_extra
+from ..storage.loopback_address import LOOPBACK_HOSTS
+
+try:
+    from .dashboard import Dashboard
+except ModuleNotFoundError as error:
+    raise without_extra("web", error) from error
 
 __all__ = ["LOOPBACK_HOSTS", "Dashboard"]

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 MIN_AGE_SECONDS = 5.0
-"""Seconds for which a result is reused, unless the caller considers it stale."""
+"""Number of seconds for which a result is reused, unless the caller considers it stale."""
 COST_FACTOR = 30
 """A result is reused for at least this many times the duration of its query, which limits the load."""
 
@@ -25,7 +25,10 @@ class CachedQuery(Generic[T]):
         self._lock = asyncio.Lock()
 
     async def get(self, *, is_stale: Callable[[T], bool] = lambda _: False) -> T:
-        """Return the cached result or, if it is too old or stale, a new one. Slow queries run less often."""
+        """Return the cached result, or a new one if the cached one is too old or `is_stale` returns True.
+
+        The result of a slow query is kept longer, even if it is stale.
+        """
         async with self._lock:
             if self._value is not None and not self._may_query(is_stale=is_stale(self._value)):
                 return self._value

@@ -1,7 +1,7 @@
-"""The data for the charts, and the history of task counts that they need.
+"""Computes the data for the charts, and records the history of task counts that the charts need.
 
-The storage has only the current counts, and the finish times of tasks that have not expired. The history,
-which is kept in memory, also shows how many tasks were active earlier, and includes tasks that have expired.
+The storage contains only the current counts, and the finish times of tasks that have not expired. The
+history, which is kept in memory, also shows how many tasks were active earlier, and includes expired tasks.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ log = logging.getLogger("perdure.web")
 
 SAMPLE_SECONDS = 5
 MAX_FINE_SAMPLES = 3600 // SAMPLE_SECONDS
-"""Maximum number of recent samples, enough for one hour."""
+"""Maximum number of recent samples: one every `SAMPLE_SECONDS` for one hour."""
 COARSE_INTERVAL = 60 * SECOND
 MAX_COARSE_SAMPLES = 24 * 60
-"""Maximum number of older samples, one per minute, enough for one day."""
+"""Maximum number of older samples: one every minute for one day."""
 
 Counts = Mapping[Status, int]
 
@@ -41,7 +41,7 @@ class CountSample(msgspec.Struct, frozen=True):
 
 
 class CountHistory:
-    """Task counts of the last day, or since a later start of this process. `sample_forever` collects them."""
+    """The task counts since this process started, for up to one day. `sample_forever` collects them."""
 
     def __init__(self, counts: Callable[[], Awaitable[Counts]], clock: Callable[[], Micros]) -> None:
         self._counts = counts
@@ -51,12 +51,12 @@ class CountHistory:
 
     @property
     def samples(self) -> list[CountSample]:
-        """The samples, oldest first: one per minute, followed by all samples of the most recent hour."""
+        """The samples, oldest first: one per minute of the last day, but all samples of the last hour."""
         first = self._fine[0].at if self._fine else 0
         return [*(each for each in self._coarse if each.at < first), *self._fine]
 
     async def sample(self) -> None:
-        """Take a sample. It is discarded if the clock was set back."""
+        """Take a sample. Discard it if the clock was set back after the previous sample."""
         sample = CountSample(self._clock(), await self._counts())
         if self._fine and sample.at <= self._fine[-1].at:
             return
@@ -85,8 +85,9 @@ class ChartPoint(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
     cancelled: int
     working: int | None
+    """Number of tasks with the status `working`. `None` if no sample was taken in this interval."""
     input_required: int | None
-    """Number of tasks that were waiting for input. None if no sample was taken in this interval."""
+    """Number of tasks that were waiting for input. `None` if no sample was taken in this interval."""
 
 
 def chart_points(
@@ -94,9 +95,10 @@ def chart_points(
 ) -> list[ChartPoint]:
     """Combine the finish times of stored tasks with the samples.
 
-    Both sources can miss finished tasks: stored tasks expire, and between two samples, expired tasks can hide
-    newly finished ones. The larger number is therefore used. A sample can be up to five seconds late, so a
-    task that is counted in its own interval is not counted again in the next one.
+    Both sources can miss finished tasks: stored tasks expire, and if tasks expire between two samples, the
+    samples show fewer newly finished tasks. For each interval, the larger number is therefore used. A sample
+    can be up to five seconds late, so a task that finishes at the end of an interval may only be seen by a
+    sample in the next interval. Such a task is not counted again there.
     """
     history = list(samples)
     last = {sample.at // width: sample.counts for sample in history}

@@ -26,18 +26,20 @@ from starlette.staticfiles import StaticFiles
 from ..feeds import Feeds, FeedStore
 from ..feeds.account import ACCOUNTS
 from ..operating import Operator
-from ..operating.access import LOOPBACK_HOSTS
+from ..operating.encryption_keys import MissingKeys
+from ..runtime.background import run_in_background
 from ..storage import Micros, Storage
 from ..storage.errors import StorageError
+from ..storage.loopback_address import LOOPBACK_HOSTS
 from ..storage.time_types import system_clock
 from ..tasks import StoreConfig
 from ..tasks.encryption import Keyring
 from ..tasks.errors import TaskError
-from ..tasks.stored_task import TASKS
+from ..tasks.task_snapshot import TASKS
 from .charts import CountHistory
 from .feeds import FeedPages
 from .forms import Form, post_route
-from .live import LiveUpdates, run_in_background
+from .live import LiveUpdates
 from .overview import OverviewPages
 from .renderer import Renderer
 from .security import (
@@ -54,10 +56,14 @@ from .tasks import TaskPages
 class Dashboard:
     """The dashboard for an open storage. It does not close the storage.
 
-    `feeds` adds the feed pages. `token` (at least 16 characters) is needed to log in; without one, only this
-    machine has access. `hosts` are the allowed host names; None allows all, and requires a token. `read_only`
-    disables cancelling and answering. Pass the `config` of the servers if it is not the default, and their
-    `keys`, without which encrypted tasks cannot be cancelled or answered.
+    Users log in with `token`, which must have at least 16 characters. Without a token, only this machine has
+    access. `hosts` are the allowed host names. `None` allows all host names, and requires a token. `feeds`
+    adds the feed pages, and `read_only` disables cancelling and answering.
+
+    If the servers use a custom `config`, pass it here too. To cancel or answer encrypted tasks, pass the
+    `keys` of the servers. With `missing_keys`, the overview warns about tasks that cannot be read for lack of
+    a key. The pages show `name`, the name of the server. If there are no tasks, they also show `first_task`:
+    commands or lines of code with which a user can create one.
     """
 
     def __init__(
@@ -70,11 +76,14 @@ class Dashboard:
         hosts: Collection[str] | None = LOOPBACK_HOSTS,
         config: StoreConfig = StoreConfig(),
         keys: Keyring | None = None,
+        missing_keys: MissingKeys | None = None,
+        name: str | None = None,
+        first_task: str | None = None,
         clock: Callable[[], Micros] = system_clock,
     ) -> None:
         if hosts is None and token is None:
             raise ValueError(
-                "hosts=None without a token is open to DNS rebinding attacks; "
+                "hosts=None without a token allows DNS rebinding attacks; "
                 "set a token, or list the host names of the server in hosts"
             )
         self._clock = clock
@@ -82,7 +91,16 @@ class Dashboard:
         self._operator = Operator(storage, clock, config=config, keys=keys)
         self._history = CountHistory(self._operator.counts, clock)
         self._live = LiveUpdates(storage, [TASKS, ACCOUNTS] if feeds else [TASKS])
-        self._renderer = Renderer(signer=self._signer, live=self._live, read_only=read_only, feeds=feeds)
+        self._keys = Keyring() if keys is None else keys
+        self._missing_keys = missing_keys
+        self._renderer = Renderer(
+            signer=self._signer,
+            live=self._live,
+            read_only=read_only,
+            feeds=feeds,
+            server_name=name,
+            first_task=first_task,
+        )
         self._feeds = Feeds(FeedStore(storage, clock=clock)) if feeds else None
         security = Middleware(
             SecurityMiddleware, signer=self._signer, hosts=hosts, read_only=read_only, clock=clock
@@ -95,12 +113,13 @@ class Dashboard:
                 (HTTPException, StorageError, TaskError, 500), self._renderer.error_page
             ),
         )
-        """The ASGI application. If you mount it, enter `running` yourself: mounted apps have no lifespan."""
+        """The ASGI application. If you mount it, enter `running` yourself: a mounted application does not run
+        its own lifespan."""
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Update open pages and collect data for the charts until the context exits."""
-        async with run_in_background(self._history.sample_forever), self._live.running():
+        async with run_in_background(self._history.sample_forever()), self._live.running():
             yield
 
     def _routes(self) -> list[BaseRoute]:
@@ -110,10 +129,15 @@ class Dashboard:
             Route("/login", self._login_form),
             post_route("/login", self._log_in, self._signer),
             post_route("/logout", self._log_out, self._signer),
-            *OverviewPages(self._renderer, self._operator, self._history, self._clock).routes(),
+            *self._overview().routes(),
             *TaskPages(self._renderer, self._operator).routes(),
             *([] if self._feeds is None else FeedPages(self._renderer, self._feeds).routes()),
         ]
+
+    def _overview(self) -> OverviewPages:
+        return OverviewPages(
+            self._renderer, self._operator, self._history, self._keys, self._missing_keys, self._clock
+        )
 
     async def _login_form(self, request: Request) -> Response:
         return self._login_page(request, request.query_params.get("next", "/"))

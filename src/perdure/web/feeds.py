@@ -1,4 +1,4 @@
-"""The feed pages: accounts, items and links."""
+"""Serves the feed pages: accounts, items and links."""
 
 from __future__ import annotations
 
@@ -31,21 +31,23 @@ from .security import mount_path
 ACCOUNTS_PER_PAGE = 200
 ITEMS_PER_PAGE = 50
 MAX_SCANNED = 2000
-"""Maximum number of items that are read for one page. A filter can skip most of them."""
+"""Maximum number of items that are read for one page. A filter may exclude most of them."""
 KINDS: tuple[ItemKind, ...] = get_args(ItemKind)
 LINK_WINDOWS = {"24h": timedelta(days=1), "7d": timedelta(days=7), "30d": timedelta(days=30)}
+WINDOW_NAMES = {"24h": "24 hours", "7d": "7 days", "30d": "30 days"}
 MAX_LINKS = 25
 INVALID_LINK = "Invalid page link. Start from the first page."
 MAX_NAMED_SHARERS = 8
 MAX_RANKED_ITEMS = 20_000
-"""Maximum number of items that are read to rank links in hours without a stored summary."""
+"""Maximum number of items that are read to rank links. Items are read only for hours whose links have no
+stored summary."""
 
 
 class ItemQuery(msgspec.Struct, frozen=True, kw_only=True):
     """The filter and the position of an item list, parsed from the URL of the page."""
 
     account: str | None
-    """The handle or DID of an account. None means all accounts."""
+    """The handle or DID of an account. `None` means all accounts."""
     kind: ItemKind | None
     with_links: bool
     after: Position | None
@@ -64,7 +66,10 @@ class ItemQuery(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.account or self.kind or self.with_links)
 
     def query(self, after: Position | None = None) -> str:
-        """Return the query string for the page after a position, or for the first page."""
+        """Return the query string for the page after the position `after`.
+
+        If `after` is None, return the query string for the first page.
+        """
         params = {
             "account": self.account,
             "kind": self.kind,
@@ -139,6 +144,7 @@ class FeedPages:
             "found": await self._find_items(query),
             "query": query,
             "path": f"/feeds/accounts/{quote(account_id, safe='')}",
+            "accounts": 1,
         }
         return self._renderer.page(request, "account", context=context)
 
@@ -149,6 +155,7 @@ class FeedPages:
             "query": query,
             "path": "/feeds/items",
             "kinds": KINDS,
+            "accounts": (await self._status.get()).summary.accounts,
         }
         return self._renderer.page(request, "items", context=context)
 
@@ -168,7 +175,13 @@ class FeedPages:
         if window not in LINK_WINDOWS:
             raise HTTPException(404, f"Unknown time span. Use one of {', '.join(LINK_WINDOWS)}.")
         ranking = await self._rankings[window].get()
-        context = {"window": window, "windows": list(LINK_WINDOWS), "ranking": ranking}
+        context = {
+            "window": window,
+            "windows": list(LINK_WINDOWS),
+            "window_names": WINDOW_NAMES,
+            "ranking": ranking,
+            "accounts": (await self._status.get()).summary.accounts,
+        }
         return self._renderer.page(request, "links", context=context)
 
 

@@ -15,11 +15,11 @@ from ..storage import Micros
 from ..tasks.canonical_json import Json
 
 MAX_SHOWN_CHARS = 64 * 1024
-"""Maximum number of characters that a page shows of one JSON value."""
+"""Maximum number of characters of a JSON value or a text that a page shows."""
 
 
 def time_tag(time: Micros | None, mode: str = "full") -> Markup:
-    """Return a `<time>` element. `mode` selects what the browser shows, such as `age`, `clock` or `both`."""
+    """Return a `<time>` element. `mode` is a format in `static/times.js`, such as `age` or `clock`."""
     if time is None:
         return Markup('<span class="none">none</span>')
     if not 0 <= time <= MAX_TIME:
@@ -47,7 +47,11 @@ def is_http_url(value: str) -> bool:
 
 def pretty_json(value: Json) -> str:
     """Return indented JSON, truncated to `MAX_SHOWN_CHARS` characters."""
-    text = json.dumps(value, indent=2, ensure_ascii=False)
+    return truncate(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def truncate(text: str) -> str:
+    """Return a text or, if it is too long, its first characters and the number of missing characters."""
     if len(text) <= MAX_SHOWN_CHARS:
         return text
     missing = len(text) - MAX_SHOWN_CHARS

@@ -1,4 +1,4 @@
-"""Sets the attributes of the input elements of HTML forms, and checks submitted data."""
+"""Determines the attributes of input elements in HTML forms, and reads and checks submitted forms."""
 
 from __future__ import annotations
 
@@ -53,7 +53,10 @@ def input_type(field: FormField) -> str:
 
 
 def post_route(path: str, handler: FormHandler, signer: SessionSigner) -> Route:
-    """Return a route that accepts a form. All POST routes are created here, so all check the CSRF token."""
+    """Return a route that accepts a form. All POST routes are created here.
+
+    The form must contain a valid CSRF token, unless the request contains the access token.
+    """
 
     async def checked(request: Request) -> Response:
         form = await _read(request)

@@ -16,8 +16,8 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import TypeAlias
 
 import anyio
@@ -25,6 +25,7 @@ import msgspec
 from markupsafe import Markup
 from starlette.exceptions import HTTPException
 
+from ..runtime.background import run_in_background
 from ..storage import Space, Storage
 from ..storage.errors import StorageClosed, StorageError
 from ..tasks.errors import TaskError
@@ -33,27 +34,13 @@ from .cache import COST_FACTOR
 log = logging.getLogger("perdure.web")
 
 MIN_POLL_SECONDS = 0.5
-"""Minimum number of seconds between two renderings, however many changes there are."""
+"""Minimum pause after a rendering, in seconds, no matter how many changes there are."""
 MAX_POLL_SECONDS = 10.0
-"""Maximum pause after a rendering, in seconds, however long the rendering took."""
+"""Maximum pause after a rendering, in seconds, no matter how long the rendering took."""
 IDLE_POLL_SECONDS = 2.0
-"""Seconds after which pages are rendered without a notification, because notifications can be lost."""
+"""Number of seconds after which open pages are rendered again even if no change was notified, because a
+notification may have been lost."""
 MAX_OPEN_PAGES = 200
-
-
-@asynccontextmanager
-async def run_in_background(function: Callable[[], Coroutine[None, None, None]]) -> AsyncGenerator[None]:
-    """Run a function until the block ends, and then cancel it.
-
-    It does not use a task group, which would wrap the errors of the whole application in exception groups.
-    """
-    task = asyncio.create_task(function())
-    try:
-        yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 class PageFragments(msgspec.Struct, frozen=True):
@@ -83,7 +70,7 @@ class PageFragments(msgspec.Struct, frozen=True):
 
 
 def digest(text: str) -> str:
-    """Return a short hash. It is used in element ids, and to detect fragments that have not changed."""
+    """Return a short hash of a text, for element ids and for detecting fragments that have not changed."""
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
@@ -134,7 +121,7 @@ class LiveView:
 
 
 class LiveUpdates:
-    """Renders the open pages when the storage changes. It does so only inside the `running` context."""
+    """While the context `running` is active, renders the open pages again when the storage changes."""
 
     def __init__(self, storage: Storage, spaces: Sequence[Space]) -> None:
         self._storage = storage
@@ -144,7 +131,7 @@ class LiveUpdates:
         """An event that is set when a browser opens a page or the storage changes."""
         self._render_lock = asyncio.Lock()
         self._pending = 0
-        """Number of pages that browsers have requested but that are not open yet."""
+        """Number of requests for live updates whose pages are still being rendered."""
         self.is_running = False
 
     @property
@@ -153,7 +140,10 @@ class LiveUpdates:
         return self.is_running and open_pages + self._pending < MAX_OPEN_PAGES
 
     async def view(self, name: str, render: Render) -> LiveView:
-        """Return the view with this name. If no view exists, render the page and create a view of it."""
+        """Return the view with this name.
+
+        If there is no such view, or it is outdated, render the page and create a new view.
+        """
         self._pending += 1
         try:
             async with self._render_lock:
@@ -179,7 +169,7 @@ class LiveUpdates:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        async with run_in_background(self._poll_forever):
+        async with run_in_background(self._poll_forever()):
             self.is_running = True
             try:
                 yield
@@ -197,7 +187,7 @@ class LiveUpdates:
             except* StorageClosed:
                 is_open = False
             except* Exception:
-                log.exception("cannot update the open pages; retrying")
+                log.exception("cannot update the open pages of the dashboard; retrying")
                 self._wake.set()  # there are still subscribers
                 await anyio.sleep(IDLE_POLL_SECONDS)
 
@@ -226,16 +216,16 @@ class LiveUpdates:
         for view in [view for view in self._views.values() if view.subscribers]:
             try:
                 view.publish(await view.render())
-            except (TaskError, HTTPException):  # deleted, or no longer allowed
+            except (TaskError, HTTPException):  # what the page shows no longer exists, or cannot be read
                 view.publish(None)
             except StorageClosed:
                 raise
             except StorageError as error:
-                log.warning("cannot update an open page; retrying: %s", error)
+                log.warning("cannot update an open page of the dashboard; retrying: %s", error)
             except Exception:  # one broken page must not stop the others
-                log.exception("cannot update an open page; retrying")
+                log.exception("cannot update an open page of the dashboard; retrying")
 
 
 def pause_after(duration: float) -> float:
-    """Return the pause after a rendering: 30 times its duration, but from 0.5 to 10 seconds."""
+    """Return the pause after a rendering: 30 times its duration, but at least 0.5 and at most 10 seconds."""
     return min(MAX_POLL_SECONDS, max(MIN_POLL_SECONDS, COST_FACTOR * duration))

@@ -1,9 +1,9 @@
-"""The overview page, with counts and charts, and the workers page."""
+"""Serves the overview page, with counts and charts, and the workers page."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 import msgspec
@@ -13,10 +13,13 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from ..operating import Operator, TaskSummary, Throughput
+from ..operating.encryption_keys import MissingKeys
 from ..operating.stats import group_by_worker
 from ..storage import Micros
 from ..storage.time_types import SECOND
 from ..tasks import Status
+from ..tasks.encryption import Keyring
+from ..tasks.lifecycle import ACTIVE_STATUSES
 from .cache import CachedQuery
 from .charts import CountHistory, chart_points
 from .live import PageFragments
@@ -27,7 +30,7 @@ MAX_CLAIMS_SHOWN = 200
 
 
 class ChartSpan(msgspec.Struct, frozen=True):
-    """A time span that a chart can show, and the interval between its points."""
+    """A time span that the charts can show, and the interval between two points of a chart."""
 
     name: str
     label: str
@@ -47,13 +50,13 @@ SPANS = {
 
 
 class _OverviewData(msgspec.Struct, frozen=True, kw_only=True):
-    """The data of the overview page. It is cached, because it is slow to query."""
+    """The data of the overview page. It is cached, because the queries are slow."""
 
     counts: Mapping[Status, int]
     throughput: Throughput
     claimed: int
     workers: int
-    """Number of workers that have claims on the newest 1,000 claimed tasks."""
+    """Number of workers that have claimed tasks. Only the newest 1,000 claimed tasks are considered."""
     oldest_queued: TaskSummary | None
     oldest_open_question: TaskSummary | None
 
@@ -62,12 +65,21 @@ class OverviewPages:
     """The routes of the overview page and the workers page."""
 
     def __init__(
-        self, renderer: Renderer, operator: Operator, history: CountHistory, clock: Callable[[], Micros]
+        self,
+        renderer: Renderer,
+        operator: Operator,
+        history: CountHistory,
+        keys: Keyring,
+        missing_keys: MissingKeys | None,
+        clock: Callable[[], Micros],
     ) -> None:
         self._renderer = renderer
         self._operator = operator
         self._history = history
+        self._keys = keys
+        self._missing_keys = missing_keys
         self._clock = clock
+        self._search = CachedQuery(self._search_missing_keys)
         self._applications = CachedQuery(operator.applications)
         self._queries = {span.name: CachedQuery(partial(self._query, span)) for span in SPANS.values()}
 
@@ -106,6 +118,7 @@ class OverviewPages:
         points = chart_points(data.throughput.buckets, self._history.samples, span.width)
         finished = sum(point.completed + point.failed + point.cancelled for point in points)
         contexts: dict[str, Mapping[str, object]] = {
+            "missing_keys": {"missing_keys": await self._all_missing_keys()},
             "counts": {"counts": counts, "base": base},
             "finished_chart": {"points": points, "span": span},
             "active_chart": {"points": points, "span": span},
@@ -116,8 +129,18 @@ class OverviewPages:
             {name: self._renderer.fragment(name, name, each) for name, each in contexts.items()}
         )
 
+    async def _all_missing_keys(self) -> dict[str, list[str]]:
+        """Return the ids of missing keys by application, in the same order each time."""
+        found: dict[str, Collection[str]] = {**self._keys.missing_keys}
+        if self._missing_keys is not None:
+            found[self._missing_keys.application] = await self._search.get()
+        return {application: sorted(ids) for application, ids in sorted(found.items()) if ids}
+
+    async def _search_missing_keys(self) -> Collection[str]:
+        return () if self._missing_keys is None else await self._missing_keys.search(now=self._clock())
+
     def _chart_end(self, span: ChartSpan) -> Micros:
-        """Return the end of the current interval: a multiple of the width, so the intervals never shift."""
+        """Return the end of the current interval. It is a multiple of the width, so intervals never shift."""
         return (self._clock() // span.width + 1) * span.width
 
     async def _query(self, span: ChartSpan) -> _OverviewData:
@@ -151,12 +174,20 @@ class OverviewPages:
 
     async def _workers_fragments(self, base: str) -> PageFragments:
         total, claims = await self._operator.claimed_count(), await self._operator.claims()
+        active = await self._operator.tasks(statuses=ACTIVE_STATUSES, limit=MAX_CLAIMS_SHOWN)
+        is_idle = not (claims or active.tasks)
         workers = {
             "workers": group_by_worker(claims, self._clock()),
             "counted": len(claims),
             "total": total,
+            "has_no_tasks": is_idle and not any((await self._operator.counts()).values()),
         }
-        shown = {"claims": claims[:MAX_CLAIMS_SHOWN], "total": total, "base": base}
+        shown = {
+            "claims": claims[:MAX_CLAIMS_SHOWN],
+            "names": {task.task_id: task.name for task in active.tasks},
+            "total": total,
+            "base": base,
+        }
         return PageFragments(
             {
                 "workers": self._renderer.fragment("workers", "workers", workers),

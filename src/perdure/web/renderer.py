@@ -24,7 +24,7 @@ from .security import SECURITY_HEADERS, SessionSigner, mount_path, relative_path
 log = logging.getLogger("perdure.web")
 
 PING_SECONDS = 15
-"""Seconds between two pings on an event stream. Pings prevent proxies from closing it."""
+"""Number of seconds between two pings on an event stream. Pings prevent proxies from closing the stream."""
 RECONNECT_MS = 2000
 """Milliseconds after which a browser reconnects to an event stream that was interrupted."""
 
@@ -32,7 +32,16 @@ RECONNECT_MS = 2000
 class Renderer:
     """Renders templates with the values that all pages share."""
 
-    def __init__(self, *, signer: SessionSigner, live: LiveUpdates, read_only: bool, feeds: bool) -> None:
+    def __init__(
+        self,
+        *,
+        signer: SessionSigner,
+        live: LiveUpdates,
+        read_only: bool,
+        feeds: bool,
+        server_name: str | None = None,
+        first_task: str | None = None,
+    ) -> None:
         self.signer = signer
         self.live = live
         self.read_only = read_only
@@ -50,6 +59,8 @@ class Renderer:
             "statuses": list(Status),
             "read_only": read_only,
             "has_feeds": feeds,
+            "server_name": server_name,
+            "first_task": first_task,
             "has_token": signer.is_enabled,
             "input_name": input_name,
             "input_type": input_type,
@@ -67,15 +78,26 @@ class Renderer:
         )
 
     def fragment(
-        self, template: str, name: str, context: Mapping[str, object], *, tag: str = "div", keep: bool = False
+        self,
+        template: str,
+        name: str,
+        context: Mapping[str, object],
+        *,
+        tag: str = "div",
+        label: str | None = None,
+        keep: bool = False,
     ) -> Markup:
-        """Render a fragment: an element with an id and a digest. With `keep`, browsers do not replace it."""
+        """Render a fragment: an element with an id, and a digest that shows whether it has changed.
+
+        `label` is the accessible name of the element. With `keep`, updates do not replace the element.
+        """
         inner = Markup(self._render(f"fragments/{template}", {**context, "name": name}))  # noqa: S704 (escaped)
         return _FRAGMENT.format(
             tag=tag,
             name=name,
             digest="kept" if keep else digest(inner),
             kind=template.replace("_", "-"),
+            label="" if label is None else Markup(' aria-label="{}"').format(label),
             inner=inner,
         )
 
@@ -92,7 +114,7 @@ class Renderer:
         status: int = 200,
         context: Mapping[str, object] | None = None,
     ) -> HTMLResponse:
-        """Render a page. `events` is the path of the event stream that sends the changes to the page."""
+        """Render a page. `events` is the path of the event stream with which the browser updates the page."""
         layout = {
             "base": mount_path(request),
             "here": relative_path(request),
@@ -104,7 +126,10 @@ class Renderer:
         return HTMLResponse(self._insert_csrf_token(html, request), status)
 
     async def event_stream(self, request: Request, name: str, render: Render) -> Response:
-        """Send the changes to a page while it is open. Requests with the same `name` share one rendering."""
+        """Return an event stream that sends the changes of a page.
+
+        For all requests with the same `name`, the page is rendered only once.
+        """
         if not self.live.has_capacity:
             raise HTTPException(503, "Too many open pages. Close some and reload.")
         name = f"{mount_path(request)} {name}"
@@ -119,7 +144,7 @@ class Renderer:
                 yield ServerSentEvent(self._insert_csrf_token(change.to_json(), request), event="update")
         finally:
             await changes.aclose()
-        if self.live.is_running:  # if the server stops, the browser should reconnect
+        if self.live.is_running:  # otherwise the server is stopping, and the browser should reconnect
             yield ServerSentEvent("{}", event="end")
 
     def _insert_csrf_token(self, text: str, request: Request) -> str:
@@ -135,7 +160,7 @@ class Renderer:
             log.error("cannot render a page of the dashboard", exc_info=error)
         context = {"title": _TITLES.get(status, "Request failed"), "detail": detail}
         response = self.page(request, "error", status=status, context=context)
-        # Unexpected errors are handled outside the security middleware, which would add these headers.
+        # The security middleware adds these headers, but not to responses to unexpected errors.
         response.headers.update(SECURITY_HEADERS)
         if isinstance(error, HTTPException):
             response.headers.update(error.headers or {})
@@ -162,4 +187,6 @@ def _status_and_detail(error: Exception) -> tuple[int, str]:
 
 _TITLES = {403: "Forbidden", 404: "Not found", 500: "Server error", 503: "Unavailable"}
 
-_FRAGMENT = Markup('<{tag} id="{name}" data-digest="{digest}" class="fragment f-{kind}">{inner}</{tag}>\n')
+_FRAGMENT = Markup(
+    '<{tag} id="{name}" data-digest="{digest}" class="fragment f-{kind}"{label}>{inner}</{tag}>\n'
+)

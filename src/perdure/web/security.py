@@ -4,13 +4,13 @@
 - Without a token, only this machine has access. With a token, all pages except the login page require
   either the token in the Authorization header or a session cookie, which the login form sets.
 - Other sites can link to pages, but requests from their images, scripts and forms are refused.
-- Forms must come from pages of this dashboard and contain a CSRF token (see `forms`). In read-only mode, only
-  the forms for login and logout are accepted.
+- Forms must come from pages of this dashboard and contain a CSRF token, unless the request contains the
+  access token (see `forms`). In read-only mode, only the forms for login and logout are accepted.
 
 The server stores no sessions. One cookie contains a random browser id; session cookies and CSRF tokens are
-signed with a key. The key is derived from the token with scrypt, so a signature does not help to guess the
-token. A login therefore survives a restart and works on all servers with the same token. Without a token, the
-key is random.
+signed with a key. The key is derived from the token, so a login survives a restart and works on all servers
+with the same token. The derivation uses scrypt, so guessing the token from a signature is slow. Without a
+token, the key is random.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ..operating.access import MIN_TOKEN_LENGTH, is_loopback
+from ..operating.access import MIN_TOKEN_LENGTH
 from ..storage import Micros
+from ..storage.loopback_address import is_loopback
 from ..storage.time_types import DAY
 
 BROWSER_COOKIE = "perdure_browser"
@@ -54,7 +55,10 @@ _BROWSER_ID = re.compile(r"[A-Za-z0-9_-]{16,64}")
 
 
 class SessionSigner:
-    """Checks the access token, and signs sessions and CSRF tokens. Without a token, no login is needed."""
+    """Checks the access token, and signs sessions and CSRF tokens.
+
+    If there is no access token, no login is needed.
+    """
 
     def __init__(self, token: str | None) -> None:
         if token is not None and len(token.strip()) < MIN_TOKEN_LENGTH:
@@ -77,7 +81,7 @@ class SessionSigner:
         return self._token is not None and hmac.compare_digest(given.encode(), self._token.encode())
 
     def sign_session(self, browser: str, *, now: Micros) -> str:
-        """Return a session cookie for a browser that has sent the correct token."""
+        """Return the value of the session cookie for a browser that has sent the correct token."""
         until = str(now + SESSION_LIFETIME)
         return f"{until}.{self._mac('session', browser, until)}"
 
@@ -88,7 +92,7 @@ class SessionSigner:
         return now < int(until)
 
     def csrf_token(self, browser: str) -> str:
-        """Return the CSRF token for the forms in a browser. Other sites can neither read nor compute it."""
+        """Return the CSRF token for the forms of a browser. Other sites can neither read nor compute it."""
         return self._mac("form", browser)
 
     def check_csrf_token(self, browser: str, given: str) -> bool:
@@ -141,7 +145,7 @@ class SecurityMiddleware:
                 421, "Unknown host name. Allow it with --allowed-host, or with Dashboard(hosts=...)."
             )
         if not self._signer.is_enabled and not _is_loopback_client(request):
-            return _refuse(403, "Access from other machines requires a token. Start the server with one.")
+            return _refuse(403, "Access from other machines requires a token. Start the server with --token.")
         if not is_authenticated and not _is_public_path(request):
             return _require_login(request)
         if request.method in ("GET", "HEAD"):
@@ -210,7 +214,7 @@ def _is_allowed_navigation(request: Request) -> bool:
 
 
 def _is_same_origin(request: Request) -> bool:
-    """Return False if the headers show that another site sent the request."""
+    """Return whether a request comes from this site, as far as its headers show."""
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return False
     origin = request.headers.get("origin")
@@ -219,7 +223,9 @@ def _is_same_origin(request: Request) -> bool:
 
 def _require_login(request: Request) -> Response:
     if request.method != "GET" or "text/html" not in request.headers.get("accept", ""):
-        sentence = "Authentication required: send the dashboard token."
+        sentence = (
+            "Authentication required: send the dashboard token in the header Authorization: Bearer TOKEN."
+        )
         return _refuse(401, sentence, {"www-authenticate": "Bearer"})
     target = relative_path(request) + (f"?{request.url.query}" if request.url.query else "")
     return RedirectResponse(f"{mount_path(request)}/login?next={quote(target)}", status_code=303)

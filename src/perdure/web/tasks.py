@@ -1,4 +1,4 @@
-"""The task list, the search by id, and the page of one task with its forms."""
+"""Serves the task list, the search by id, and the page of one task with its forms."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ..operating import (
     outcome_json,
 )
 from ..operating.forms import InvalidAnswer, form_fields, parse_form, parse_json
-from ..tasks import InputKind, Status
+from ..tasks import Failure, InputKind, Status, Success
 from ..tasks.canonical_json import Json
 from ..tasks.errors import (
     InvalidValue,
@@ -40,6 +40,7 @@ from .filters import is_http_url
 from .forms import Form, input_name, post_route
 from .live import PageFragments, digest
 from .renderer import Renderer
+from .results import result_blocks
 from .security import mount_path
 
 PAGE_SIZE = 50
@@ -48,7 +49,7 @@ MAX_CACHED_ROWS = 2000
 MAX_SCANNED = 20_000
 """Maximum number of tasks that a search by id reads. `perdure tasks show` searches all tasks."""
 FINISHED_REFRESH_SECONDS = 10.0
-"""Seconds between two reads of a finished task. Such a task can only expire or be deleted."""
+"""Minimum number of seconds between two reads of a finished task, which can only expire or be deleted."""
 TASK_PATH = "/tasks/{locator}/{task_id}"
 
 
@@ -105,14 +106,16 @@ class TaskPages:
             (*found.tasks, *found.newer), key=lambda task: (task.created_at, task.task_id), reverse=True
         )
         rows = {f"task-{task.task_id}": self._row(task, query.base) for task in newest_first}
-        tabs = self._renderer.fragment("tabs", "tabs", {"counts": counts, "query": query}, tag="nav")
+        tabs = self._renderer.fragment(
+            "tabs", "tabs", {"counts": counts, "query": query}, tag="nav", label="Task status"
+        )
         pagination = self._renderer.fragment(
             "pagination", "pagination", {"found": found, "query": query, "total": sum(counts.values())}
         )
         return PageFragments({"tabs": tabs, "pagination": pagination, **rows}, {"rows": tuple(rows)})
 
     def _row(self, task: TaskSummary | NewerTask, base: str) -> Markup:
-        """Render a table row. It is cached until the version of the task changes."""
+        """Return the table row of a task. The row of a readable task is cached until its version changes."""
         name, context = f"task-{task.task_id}", {"row": task, "base": base}
         if isinstance(task, NewerTask):
             return self._renderer.fragment("newer_row", name, context, tag="tr")
@@ -127,12 +130,12 @@ class TaskPages:
         """Redirect to the page of the task whose id starts with the text in the query string."""
         text = request.query_params.get("id", "").strip()
         try:
-            async with self._search_lock:  # a search may read many tasks
+            async with self._search_lock:  # one search at a time, because each may read many tasks
                 task = (await self._operator.find(text, max_scanned=MAX_SCANNED)).summary
         except NotFound as error:
             raise HTTPException(
                 404,
-                f"No id among the newest {MAX_SCANNED:,} tasks starts with {text!r}. "
+                f"None of the newest {MAX_SCANNED:,} tasks has an id that starts with {text!r}. "
                 "`perdure tasks show` searches all tasks.",
             ) from error
         except TaskError as error:
@@ -169,10 +172,18 @@ class TaskPages:
     def _task_fragments(
         self, detail: TaskDetail, base: str, rejected: _RejectedAnswer | None
     ) -> PageFragments:
+        blocks = result_blocks(detail.outcome.value) if isinstance(detail.outcome, Success) else []
+        shown = "\n".join(block.text for block in blocks)
+        if isinstance(detail.outcome, Failure):
+            shown = detail.outcome.message
+        message = _unless_shown(detail.summary.message, shown)
         context = {
             "detail": detail,
             "row": detail.summary,
             "outcome": outcome_json(detail.outcome),
+            "blocks": blocks,
+            "message": message,
+            "failure": _unless_shown(detail.summary.last_failure, f"{shown}\n{message}"),
             "at": f"{base}/tasks/{detail.summary.locator}/{detail.summary.task_id}",
             "base": base,
         }
@@ -206,7 +217,7 @@ class TaskPages:
         )
 
     async def _cancel(self, request: Request, _form: Form) -> Response:
-        with suppress(TerminalTask):  # the task finished in the meantime, and its page shows that
+        with suppress(TerminalTask):  # the task has finished in the meantime, which its page shows
             await self._operator.cancel(request.path_params["locator"], request.path_params["task_id"])
         return _redirect_to_task(request)
 
@@ -254,7 +265,10 @@ def _parse_status(text: str | None) -> Status | None:
 
 
 class CachedTaskPage:
-    """The page of one task. It is rendered only when the task changes; finished tasks are read less often."""
+    """The page of one task. It is rendered only when the task or its claim changes.
+
+    Finished tasks are read less often.
+    """
 
     def __init__(
         self, query: Callable[[], Awaitable[TaskDetail]], render: Callable[[TaskDetail], PageFragments]
@@ -277,7 +291,7 @@ class CachedTaskPage:
 
 
 class _RejectedAnswer(msgspec.Struct, frozen=True):
-    """An invalid answer, with a description of the problem in each field."""
+    """An invalid answer, with the problem of each invalid field."""
 
     key: str
     form: Form
@@ -301,6 +315,11 @@ def _parse_answer(question: Question, form: Form) -> dict[str, Json]:
     fields = form_fields(question.schema)
     texts = {field.name: form.getlist(input_name(field)) for field in fields}
     return {"action": "accept", "content": parse_form(fields, texts)}
+
+
+def _unless_shown(text: str | None, shown: str) -> str | None:
+    """Return a text, or None if the page shows it already."""
+    return None if text is None or text in shown else text
 
 
 def _external_url(question: Question) -> str | None:

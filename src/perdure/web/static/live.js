@@ -50,7 +50,7 @@ function sameElement(element, before, after) {
   return after.querySelectorAll(FOCUSABLE)[[...before.querySelectorAll(FOCUSABLE)].indexOf(element)];
 }
 
-// Keep the focus, the selection, and which tables are open.
+// Replace an element, but keep the focus, the selection, and which tables are open.
 function replace(before, after) {
   const focused = before.contains(document.activeElement) ? document.activeElement : null;
   const target = focused && sameElement(focused, before, after);
@@ -106,7 +106,7 @@ function show({ fragments, lists }) {
   for (const [name, names] of Object.entries(lists)) reorder(document.getElementById(name), names, elements);
 }
 
-// An EventSource does not report why it was refused, so request the path again for its status code.
+// An EventSource does not report why the server refused it, so request the same path to get the status code.
 async function probeStatus(path) {
   const request = new AbortController();
   try {
@@ -119,8 +119,8 @@ async function probeStatus(path) {
   }
 }
 
-// A browser reconnects by itself when a connection breaks, but not when the server refuses it (while it starts,
-// or when too many pages are open). Then reconnect here, with exponential backoff.
+// A browser reconnects by itself when a connection breaks, but not when the server refuses the connection, for
+// example because it is starting or too many pages are open. In that case, reconnect here, with exponential backoff.
 const MIN_RETRY_MS = 3000;
 const MAX_RETRY_MS = 30000;
 

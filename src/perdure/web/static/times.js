@@ -20,12 +20,15 @@ function distance(at, now) {
 const two = (number) => String(number).padStart(2, "0");
 export const clock = (at) => `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
 const day = (at) => `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+// The time of day, with the date unless it is today.
+const moment = (at, now) => `${day(at) === day(now) ? "" : day(at) + " "}${clock(at)}`;
 
 const FORMATS = {
   age: distance,
   since: (at, now) => span(Math.max(0, (now - at) / 1000)),
   clock: (at) => clock(at),
-  both: (at, now) => `${day(at) === day(now) ? "" : day(at) + " "}${clock(at)}, ${distance(at, now)}`,
+  moment,
+  both: (at, now) => `${moment(at, now)}, ${distance(at, now)}`,
   full: (at) => `${day(at)} ${clock(at)}`,
 };
 
