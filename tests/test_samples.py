@@ -78,12 +78,12 @@ async def test_a_post_is_the_same_whenever_it_is_read() -> None:
     assert after[-len(before) :] == before
 
 
-async def test_nobody_has_posted_before_they_began() -> None:
+async def test_no_account_has_posts_before_it_was_created() -> None:
     page = await page_of(source_at(FIRST_POST_AT - 1))
     assert (page.items, page.cursor) == ((), None)
 
 
-async def test_a_feed_without_news_is_not_told_again() -> None:
+async def test_an_unchanged_feed_is_not_sent_again() -> None:
     clock = Clock(FIRST_POST_AT + HOUR)
     source = SimulatedSource(clock=clock)
     etag = (await page_of(source)).etag
@@ -95,14 +95,14 @@ async def test_a_feed_without_news_is_not_told_again() -> None:
 async def test_what_it_does_not_have_it_refuses() -> None:
     source = source_at(FIRST_POST_AT + HOUR)
     with pytest.raises(AccountUnavailable):
-        await source.page("did:plc:somebody", limit=10)
+        await source.page("did:plc:unknown", limit=10)
     with pytest.raises(CursorRejected):
         await source.page(ADA, limit=10, cursor="yesterday")
 
 
 async def test_people_are_found_by_id_and_by_handle() -> None:
     source = source_at(FIRST_POST_AT + HOUR)
-    found = await source.profiles([ADA, "grace.example", "nobody.example"])
+    found = await source.profiles([ADA, "grace.example", "unknown.example"])
     assert {profile.handle for profile in found} == {"ada.example", "grace.example"}
     assert {profile.post_count for profile in found if profile.account_id == ADA} == {6}
 
@@ -140,11 +140,11 @@ def test_simulated_feeds_and_those_of_bluesky_do_not_poll_each_others_accounts()
 
 
 async def test_a_task_that_is_done_returns_what_it_did_and_shows_a_full_bar() -> None:
-    told = ClientTasks()
+    client_tasks = ClientTasks()
     tasks = Tasks("memory:")
-    async with Client(make_server(tasks, simulated_feeds(latency=0)), extensions=[told]) as client:
-        report = await told.start(client, "build_report", {"year": 2026, "seconds": 0})
-        feeds = await told.start(client, "read_feeds", {})
+    async with Client(make_server(tasks, simulated_feeds(latency=0)), extensions=[client_tasks]) as client:
+        report = await client_tasks.start(client, "build_report", {"year": 2026, "seconds": 0})
+        feeds = await client_tasks.start(client, "read_feeds", {})
         results, states = list[CallToolResult](), list[TaskState]()
         for handle in (report, feeds):
             results.append(await handle.wait(60))

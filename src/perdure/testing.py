@@ -1,4 +1,4 @@
-"""Helps you to test your durable tools without a network, with a client that answers and with simulated time.
+"""Test tools for durable tools: a client that answers questions, and simulated time. No network is needed.
 
     def test_the_report_is_signed_three_days_later() -> None:
         client = FakeClient({"name": "Ada"})
@@ -16,16 +16,18 @@ import asyncio
 import contextvars
 import math
 import selectors
+import sys
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar, cast
 
 import anyio.to_thread
 import msgspec
 from mcp.client import Client
 from mcp.client.context import ClientRequestContext
+from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import MCPServer
 from mcp_types import (
     INTERNAL_ERROR,
@@ -40,6 +42,7 @@ from mcp_types import (
 from pydantic import BaseModel
 
 from .mcp.client import ClientTasks
+from .mcp.errors import ATTACH_TO_LOW_LEVEL, ATTACH_TO_MCPSERVER
 from .mcp.server import Tasks, tasks_of
 from .runtime.threads import run_in_thread
 from .storage import Micros
@@ -47,6 +50,9 @@ from .storage.time_types import SECOND, system_clock
 from .tasks import InputKind, Json, LogEntry, Owner, Progress, Snapshot
 from .tasks.canonical_json import JsonLike
 from .tasks.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from fastmcp import FastMCP
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -67,7 +73,7 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 """The time at which simulated time starts."""
 
 MAX_REAL_WAIT = 30.0
-"""Maximum number of real seconds for which a simulation waits only for threads or sockets. Then it fails."""
+"""Maximum number of real seconds to wait for a thread or a socket if no timer is set. Then a test fails."""
 
 FakeAnswer: TypeAlias = (
     Mapping[str, JsonLike] | BaseModel | Literal["decline", "cancel"] | "Callable[[Question], FakeAnswer]"
@@ -95,7 +101,8 @@ class NoAnswerLeft(AssertionError):
 
     def __init__(self, question: Question) -> None:
         super().__init__(
-            f"the tool asked {question.message or question.kind.value!r}, but FakeClient has no answer left"
+            f"the tool asked {question.message or question.kind.value!r}, but FakeClient has no answer left; "
+            "pass more answers to it"
         )
 
 
@@ -147,10 +154,10 @@ class FakeClient:
             self.progress.append(progress)
         self.log = [*snapshot.task.log.entries]
 
-    def connect(self, server: MCPServer[Any], extension: ClientTasks) -> Client:
-        """Return a client of the MCP SDK that declares the capabilities and is connected to `server`.
+    def connect(self, server: MCPServer[Any] | Server[Any], extension: ClientTasks) -> Client:
+        """Return a client of the MCP SDK for `server`, which declares `capabilities`.
 
-        It answers the questions that are asked before the task is created.
+        The client answers questions that are asked before the task is created.
         """
 
         async def elicit(
@@ -188,7 +195,7 @@ class FakeClient:
 
 
 async def run_task(
-    server: MCPServer[Any],
+    server: MCPServer[Any] | Server[Any] | FastMCP[Any],
     tool: str,
     arguments: Mapping[str, Any] = {},
     *,
@@ -196,22 +203,54 @@ async def run_task(
 ) -> CallToolResult:
     """Call a durable tool, answer its questions, and return its result.
 
-    Raise MCPError if the call is refused or the task fails, and NoAnswerLeft if the client has no answer.
+    `server` is a server of the official SDK or of FastMCP. Raise MCPError if the call is rejected or the task
+    fails. Raise NoAnswerLeft if the client has no answer left.
     """
-    tasks = tasks_of(server)
-    if tasks is None:
-        raise InvalidValue("server", "has no durable tools; create it with **tasks.attach()")
+    tasks, target = _find_tasks(server)
     fake, extension = client or FakeClient(), ClientTasks()
     time = SimulatedTime.current()
     clock, intervals = (system_clock, {}) if time is None else (time.clock, SIMULATED_INTERVALS)
     with tasks.overridden("memory:", owner=OWNER, clock=clock, **intervals):
-        async with fake.connect(server, extension) as connection:
+        async with fake.connect(target, extension) as connection:
             outcome = await _call(tasks, extension, connection, tool, arguments, fake)
     if fake.unanswered is not None:
         raise fake.unanswered
     if isinstance(outcome, Exception):
         raise outcome
     return outcome
+
+
+def _find_tasks(
+    server: MCPServer[Any] | Server[Any] | FastMCP[Any],
+) -> tuple[Tasks, MCPServer[Any] | Server[Any]]:
+    """Return the tasks of a server, and the server to which a client of the SDK can connect."""
+    if "fastmcp" in sys.modules:  # always true for a FastMCP server; FastMCP may not be installed
+        from fastmcp import FastMCP  # noqa: PLC0415
+
+        if isinstance(server, FastMCP):
+            return _find_tasks_of_fastmcp(server)
+    if not isinstance(server, MCPServer | Server):
+        raise InvalidValue(
+            "server", f"must be a server of the MCP SDK or of FastMCP, not a {type(server).__name__}"
+        )
+    tasks = tasks_of(server)
+    if tasks is not None:
+        return tasks, server
+    advice = ATTACH_TO_LOW_LEVEL if isinstance(server, Server) else ATTACH_TO_MCPSERVER
+    raise InvalidValue("server", f"has no Tasks object attached; {advice}")
+
+
+def _find_tasks_of_fastmcp(server: FastMCP[Any]) -> tuple[Tasks, Server[Any]]:
+    from .fastmcp.adapter import low_level_server, tasks_of  # noqa: PLC0415, FastMCP may not be installed
+
+    tasks = tasks_of(server)
+    if tasks is None:
+        raise InvalidValue(
+            "server",
+            "has no TasksExtension; import it from perdure.fastmcp, and call "
+            "server.add_extension(TasksExtension(url))",
+        )
+    return tasks, low_level_server(server)
 
 
 async def _call(
@@ -222,7 +261,7 @@ async def _call(
     arguments: Mapping[str, Any],
     client: FakeClient,
 ) -> CallToolResult | Exception:
-    """Return the result of a call, or its error. If it were raised here, the SDK would wrap it in groups."""
+    """Return the result of a call, or its error. The SDK would wrap a raised error in exception groups."""
     try:
         task = await extension.start(connection, tool, arguments)
         if task.id:
@@ -257,9 +296,9 @@ class _JumpingSelector(selectors.SelectSelector):
         self.now = 0.0
         self.calls_in_threads = 0
         self.waiting_threads = 0
-        """How many threads wait for the event loop."""
+        """Number of threads that are waiting for the event loop."""
         self.anyio_limiter: anyio.CapacityLimiter | None = None
-        """What counts the calls of `anyio.to_thread.run_sync`."""
+        """The limiter that counts the running calls of `anyio.to_thread.run_sync`. Set when the loop runs."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(0)
@@ -275,7 +314,7 @@ class _JumpingSelector(selectors.SelectSelector):
         if not ready:
             raise RuntimeError(
                 f"no thread or socket became ready within {MAX_REAL_WAIT:g} seconds, and no timer is set; "
-                "check what the test waits for"
+                "check what the test is waiting for"
             )
         return ready
 
@@ -283,8 +322,8 @@ class _JumpingSelector(selectors.SelectSelector):
 class _SimulatedLoop(asyncio.SelectorEventLoop):
     """An event loop in simulated time.
 
-    The time stands still while a function runs in a thread, unless the function itself waits for the loop, as
-    `anyio.from_thread.run` does: it makes the loop create a task, and returns when the task is done.
+    The time stands still while a function runs in a thread, unless the function itself is waiting for the
+    loop. `anyio.from_thread.run`, for example, makes the loop create a task, and waits for this task.
     """
 
     def __init__(self) -> None:
@@ -311,6 +350,14 @@ class _SimulatedLoop(asyncio.SelectorEventLoop):
 
     def _end_call(self, _: asyncio.Future[Any]) -> None:
         self._jumping.calls_in_threads -= 1
+
+    async def shutdown_default_executor(self, *timeout: Any) -> None:  # noqa: ANN401
+        """Join the threads of asyncio. Since Python 3.12, this has a timeout, which is in real time."""
+        self._jumping.calls_in_threads += 1
+        try:
+            await super().shutdown_default_executor(*timeout)
+        finally:
+            self._jumping.calls_in_threads -= 1
 
     async def run_simulated(self, coroutine: Coroutine[Any, Any, T]) -> T:
         self._jumping.anyio_limiter = anyio.to_thread.current_default_thread_limiter()
@@ -346,8 +393,8 @@ class SimulatedTime:
     """Simulated time, which stands still while code runs. When all code waits, it jumps to the next timer.
 
     Therefore a tool that sleeps for three days finishes in a moment. To advance the time in a test, call
-    `anyio.sleep`. Code must wait with anyio or asyncio: while a function runs in a thread of theirs, time
-    stands still. (anyio counts the threads of its default limiter only.)
+    `anyio.sleep`. Code must wait with anyio or asyncio. While a function runs in one of their threads, time
+    stands still. For anyio, only the threads of its default limiter are counted.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:

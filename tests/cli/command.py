@@ -11,7 +11,7 @@ import re
 import signal
 import struct
 import termios
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from perdure.tasks import Json
 
 from ..fork_server import PIPE, ForkedProcess, spawn
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 HOSTILE = "\x1b]0;owned\x07\x9b31m\u202e"
 """What a terminal would obey: a title, a colour and a change of direction."""
 FORM: dict[str, Json] = {
@@ -39,25 +39,43 @@ FORM: dict[str, Json] = {
 }
 
 
-class Ended(msgspec.Struct, frozen=True):
+class CommandResult(msgspec.Struct, frozen=True):
     code: int
     out: str
     err: str
 
     @property
     def document(self) -> Any:  # noqa: ANN401 - any JSON
+        """The one JSON document that it printed."""
         return msgspec.json.decode(self.out)
 
+    @property
+    def events(self) -> list[Any]:
+        """The JSON documents that it printed, one for each line."""
+        return [msgspec.json.decode(line) for line in self.out.splitlines()]
 
-async def run(url: str, *arguments: str, code: int = 0) -> Ended:
-    """A command run to its end, which must be this one, and no traceback."""
-    command = ("-m", "perdure.cli", "tasks", *arguments)
-    process = await spawn(*command, env=environment(url), stdout=PIPE, stderr=PIPE)
-    out, err = await asyncio.wait_for(process.communicate(), PATIENCE)
-    ended = Ended(process.returncode or 0, out.decode(), err.decode())
-    assert ended.code == code, ended
-    assert "Traceback" not in ended.err, ended.err
-    return ended
+    def expect(self, code: int) -> CommandResult:
+        """Fail unless the command ended with this exit code, and without a traceback."""
+        assert self.code == code, self
+        assert "Traceback" not in self.err, self.err
+        return self
+
+
+async def result_of(process: ForkedProcess) -> CommandResult:
+    """Wait until a command has ended, and return its result."""
+    out, err = await asyncio.wait_for(process.communicate(), TIMEOUT)
+    return CommandResult(process.returncode or 0, out.decode(), err.decode())
+
+
+async def run_command(*arguments: str, variables: Mapping[str, str] = {}) -> CommandResult:
+    """Run `perdure` with these arguments and environment variables, whatever its exit code is."""
+    command, env = ("-m", "perdure.cli", *arguments), {**environment(), **variables}
+    return await result_of(await spawn(*command, env=env, stdout=PIPE, stderr=PIPE))
+
+
+async def run(url: str, *arguments: str, code: int = 0) -> CommandResult:
+    """Run `perdure tasks` with these arguments. Fail unless it ends with this exit code."""
+    return (await run_command("tasks", *arguments, variables={"PERDURE_URL": url})).expect(code)
 
 
 async def refused(url: str, *arguments: str, code: int) -> str:
@@ -76,7 +94,7 @@ def environment(url: str | None = None) -> dict[str, str]:
 
 
 class Terminal:
-    """A command in a terminal of its own, 120 letters wide, and somebody who types."""
+    """A command in a terminal of its own, and a user who types."""
 
     def __init__(self, process: ForkedProcess, screen: int) -> None:
         self.seen = ""
@@ -86,7 +104,7 @@ class Terminal:
 
     async def until(self, pattern: str) -> str:
         """Read until this is shown, and give what was."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while re.search(pattern, self.text) is None:
                 got = await asyncio.to_thread(self._read)
                 assert got, f"it ended without {pattern!r}: {self.text}"
@@ -101,13 +119,13 @@ class Terminal:
 
     async def ended(self) -> int:
         """The code with which it ends, after all that it still had to show."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while got := await asyncio.to_thread(self._read):
                 self.seen += got
             return await self._process.wait()
 
     def _read(self) -> str:
-        """Nothing once nobody writes any more, which is an error where terminals are."""
+        """Return nothing once the other end is closed. Closing it is an error for a terminal."""
         text = ""
         try:
             while not text and (got := os.read(self._screen, 65536)):
@@ -123,12 +141,12 @@ class Terminal:
 
 
 @asynccontextmanager
-async def terminal(url: str, *arguments: str) -> AsyncGenerator[Terminal]:
+async def terminal(url: str, *arguments: str, columns: int = 120) -> AsyncGenerator[Terminal]:
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     process = await spawn(
         *("-m", "perdure.cli", "tasks", *arguments),
-        env={**environment(url), "TERM": "xterm-256color"},
+        env={**environment(url), "COLUMNS": str(columns), "TERM": "xterm-256color"},
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -145,7 +163,7 @@ async def terminal(url: str, *arguments: str) -> AsyncGenerator[Terminal]:
 
 @asynccontextmanager
 async def a_server(url: str) -> AsyncGenerator[Runtime]:
-    """A process with two functions: one asks, one goes on for as long as nobody stops it."""
+    """A process with two functions: one asks, one counts until it is cancelled."""
     app = App(url, application="tests")
 
     @app.function

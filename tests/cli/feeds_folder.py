@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import AsyncGenerator
@@ -10,8 +9,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from types import EllipsisType
 from typing import Any
-
-import msgspec
 
 from perdure.feeds import Account, FeedStore, Item, Poller, PollSettings, Profile, load_settings, transitions
 from perdure.feeds.bluesky import open_bluesky
@@ -22,26 +19,10 @@ from ..feeds.fake_server import FakeBluesky
 from ..feeds.simulation import World
 from ..fork_server import PIPE, ForkedProcess, spawn
 from ..storage.sqlite_helpers import url_of
-
-PATIENCE = 60.0
-
-
-class Ended(msgspec.Struct, frozen=True):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> Any:  # noqa: ANN401 - any JSON
-        """The one JSON document that it printed."""
-        return msgspec.json.decode(self.out)
-
-    @property
-    def events(self) -> list[Any]:
-        return [msgspec.json.decode(line) for line in self.out.splitlines()]
+from .command import CommandResult, result_of
 
 
-class Place:
+class FeedsFolder:
     """A folder in which commands are run."""
 
     def __init__(self, folder: Path, fake: FakeBluesky, name: str) -> None:
@@ -67,17 +48,12 @@ class Place:
         servers = f'service = "{self.fake.url}"\npds = "{self.fake.url}"\n'
         numbers = "".join(f"{each} = {value}\n" for each, value in polling.items())
         storage = "" if url is None else f'url = "{url}"\n'
-        told = f"{storage}[bluesky]\n{servers}{reader}[polling]\n{numbers}"
-        self.folder.joinpath(name).write_text(told, encoding="utf-8")
+        settings = f"{storage}[bluesky]\n{servers}{reader}[polling]\n{numbers}"
+        self.folder.joinpath(name).write_text(settings, encoding="utf-8")
 
-    async def feeds(self, *arguments: str, code: int = 0) -> Ended:
+    async def feeds(self, *arguments: str, code: int = 0) -> CommandResult:
         """Run a command to its end, which must be this one, and no traceback."""
-        process = await self.start(*arguments)
-        out, err = await asyncio.wait_for(process.communicate(), PATIENCE)
-        ended = Ended(process.returncode or 0, out.decode(), err.decode())
-        assert ended.code == code, ended
-        assert "Traceback" not in ended.err, ended.err
-        return ended
+        return (await result_of(await self.start(*arguments))).expect(code)
 
     async def json(self, *arguments: str, code: int = 0) -> Any:  # noqa: ANN401 - any JSON
         return (await self.feeds(*arguments, "--json", code=code)).document
@@ -88,7 +64,7 @@ class Place:
         return await spawn(*command, cwd=self.folder, env=variables, stdout=PIPE, stderr=PIPE)
 
     def person(self, handle: str, posts: int = 0, *, every: Micros = MINUTE) -> str:
-        """Somebody who has posted until now. The DID."""
+        """Create an account that has posted until now, and return its DID."""
         did = self.world.account(handle)
         for number in reversed(range(posts)):
             self.world.publish(did, f"{handle} {number}", at=now() - number * every)
@@ -129,10 +105,10 @@ class Place:
 
 
 @asynccontextmanager
-async def a_place(folder: Path, name: str = "feeds.db") -> AsyncGenerator[Place]:
+async def feeds_folder(folder: Path, name: str = "feeds.db") -> AsyncGenerator[FeedsFolder]:
     """A folder whose settings name a fake Bluesky, and the storage of this name."""
     async with FakeBluesky(World(clock=now)) as fake:
-        place = Place(folder, fake, name)
+        place = FeedsFolder(folder, fake, name)
         place.write_settings()
         yield place
 

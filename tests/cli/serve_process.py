@@ -23,11 +23,11 @@ from perdure.storage.kit.servers.process import free_port
 from ..fork_server import PIPE, STDOUT, spawn
 from ..test_examples import SERVING, Program
 
-TOKEN = "a-token-that-nobody-guesses"  # noqa: S105 - the point is that it is not told
-DASHBOARD_TOKEN = "another-that-nobody-guesses"  # noqa: S105
+TOKEN = "a-token-that-is-hard-to-guess"  # noqa: S105 - a test value
+DASHBOARD_TOKEN = "another-that-is-hard-to-guess"  # noqa: S105
 REPORT = {"year": 2026, "seconds": 4}
-LONG_REPORT = {"year": 2026}
-PATIENCE = 60.0
+LONG_REPORT = {"year": 2026, "seconds": 60}
+TIMEOUT = 60.0
 
 
 # In the background
@@ -47,12 +47,12 @@ class Background(msgspec.Struct, frozen=True):
     @property
     def file(self) -> Path:
         """Where its tasks are, as it says."""
-        told = re.search(r"^ +storage +(\S+) ", self.said, re.MULTILINE)
-        assert told is not None, self.said
-        return Path(told[1])
+        match = re.search(r"^ +storage +(\S+) ", self.output, re.MULTILINE)
+        assert match is not None, self.output
+        return Path(match[1])
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return self.log.read_text()
 
 
@@ -79,10 +79,10 @@ def in_background(
 
 
 def _wait_for(text: str, server: Background, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while text not in server.said:
-        assert process.poll() is None, server.said
-        assert time.monotonic() < deadline, server.said
+    deadline = time.monotonic() + TIMEOUT
+    while text not in server.output:
+        assert process.poll() is None, server.output
+        assert time.monotonic() < deadline, server.output
         time.sleep(0.02)
 
 
@@ -103,8 +103,8 @@ async def has_page(task: ClientTask, page: int) -> bool:
 
 async def is_writing(task: ClientTask) -> bool:
     state = await task.status()
-    said = re.fullmatch(r"writing page \d+ of 12, attempt 1", state.status_message or "")
-    return said is not None and state.progress is not None
+    match = re.fullmatch(r"writing page \d+ of 12, attempt 1", state.status_message or "")
+    return match is not None and state.progress is not None
 
 
 async def has_read(task: ClientTask, accounts: int) -> bool:
@@ -118,9 +118,9 @@ def content_of(result: CallToolResult) -> dict[str, Any]:
 
 
 def ended_well(program: Program, code: int) -> None:
-    assert code == 0, program.said
-    assert "Traceback" not in program.said, program.said
-    assert "Stopped. Unfinished tasks resume" in program.said
+    assert code == 0, program.output
+    assert "Traceback" not in program.output, program.output
+    assert "Stopped. Unfinished tasks resume" in program.output
 
 
 # Refused
@@ -132,15 +132,15 @@ async def refused(folder: Path, *arguments: str, code: int = 2) -> str:
     variables = {**os.environ, "COLUMNS": "300", "PYTHONDONTWRITEBYTECODE": "1"}
     process = await spawn(*SERVING, *arguments, cwd=folder, env=variables, stdout=PIPE, stderr=STDOUT)
     try:
-        told = (await asyncio.wait_for(process.communicate(), PATIENCE))[0].decode()
+        output = (await asyncio.wait_for(process.communicate(), TIMEOUT))[0].decode()
     finally:
         if process.returncode is None:  # one that serves is not refused
             process.kill()
-    assert process.returncode == code, told
-    assert told.startswith("perdure: ")
-    assert "Traceback" not in told
+    assert process.returncode == code, output
+    assert output.startswith("perdure: ")
+    assert "Traceback" not in output
     assert _files_in(folder) == before
-    return told
+    return output
 
 
 def _files_in(folder: Path) -> list[Path]:

@@ -29,29 +29,29 @@ from .user_servers import OWN_FASTMCP, OWN_LOW_LEVEL, OWN_SERVER
 pytestmark = pytest.mark.anyio
 
 ROOT = Path(__file__).parents[2]
-SECRET = "hunter2"  # noqa: S105 - the point is that it is not told
+SECRET = "hunter2"  # noqa: S105 - tests check that it is not printed
 UNREACHABLE = f"postgresql://user:{SECRET}@127.0.0.1:1/db"
 RECORDS = [
     *(make_record(name, space=space, order=at) for space in SPACES for at, name in enumerate(HOSTILE_NAMES)),
     make_record("timer", space=SPACES[-1], lane="lane", wake_at=1, version=9, expires_at=2),
 ]
 SAME_STORAGE = "source and target are the same storage"
-Ended = subprocess.CompletedProcess[str]
+CommandResult = subprocess.CompletedProcess[str]
 
 
-def perdure_command(*arguments: str, folder: Path = ROOT) -> Ended:
+def perdure_command(*arguments: str, folder: Path = ROOT) -> CommandResult:
     variables = {**os.environ, "COLUMNS": "200"}
     return run_in_fork("-m", "perdure.cli", *arguments, cwd=folder, env=variables)
 
 
-def expect_result(ended: Ended, code: int, *words: str) -> None:
+def expect_result(ended: CommandResult, code: int, *words: str) -> None:
     """It ended with this code and printed these words, all on standard output."""
     assert (ended.returncode, ended.stderr) == (code, ""), ended
     for each in words:
         assert each in ended.stdout
 
 
-def expect(ended: Ended, code: int, *words: str) -> None:
+def expect(ended: CommandResult, code: int, *words: str) -> None:
     """It was refused with this code and these words; everything on standard error, and no traceback."""
     assert ended.returncode == code, ended
     assert ended.stdout == ""
@@ -84,21 +84,21 @@ def test_migrate_makes_the_tables_and_does_nothing_the_second_time(tmp_path: Pat
         assert path.stat().st_size > 0
 
 
-def test_migrate_tells_programs(tmp_path: Path) -> None:
-    told = perdure_command("migrate", "--url", url_of(tmp_path / "records.db"), "--json")
-    assert (told.returncode, told.stdout, told.stderr) == (0, '{"ready":true}\n', "")
+def test_migrate_prints_json(tmp_path: Path) -> None:
+    result = perdure_command("migrate", "--url", url_of(tmp_path / "records.db"), "--json")
+    assert (result.returncode, result.stdout, result.stderr) == (0, '{"ready":true}\n', "")
 
 
 # copy
 
 
-async def test_a_copy_is_told_to_programs_in_one_document(tmp_path: Path) -> None:
+async def test_a_copy_is_reported_in_one_json_document(tmp_path: Path) -> None:
     source = await file_of(tmp_path / "source.db", RECORDS)
-    told = perdure_command("copy", url_of(tmp_path / "target.db"), "--url", source, "--json")
-    assert (told.returncode, told.stderr) == (0, "")
+    result = perdure_command("copy", url_of(tmp_path / "target.db"), "--url", source, "--json")
+    assert (result.returncode, result.stderr) == (0, "")
     count = len(HOSTILE_NAMES)
     records = {str(space): count + (space == SPACES[-1]) for space in SPACES}
-    assert msgspec.json.decode(told.stdout) == {
+    assert msgspec.json.decode(result.stdout) == {
         "identical": True,
         "records": records,
         "live_tasks": 0,
@@ -115,9 +115,9 @@ async def test_a_file_is_copied_to_another_and_back(tmp_path: Path) -> None:
     for source, target in ((first, second), (second, third)):
         ended = perdure_command("copy", target, "--url", source)
         expect_result(ended, 0, "Copy verified: all records are identical.\n")
-        told = re.findall(r"^ +(\d+)  (\w+)$", ended.stdout, re.MULTILINE)
+        counted = re.findall(r"^ +(\d+)  (\w+)$", ended.stdout, re.MULTILINE)
         count = len(HOSTILE_NAMES)
-        assert told == [(str(count + (space == SPACES[-1])), space) for space in SPACES]
+        assert counted == [(str(count + (space == SPACES[-1])), space) for space in SPACES]
         assert await records_in(target) == await records_in(first)
 
 
@@ -287,16 +287,40 @@ def test_a_worker_refuses_a_server_whose_tasks_no_other_process_can_see(tmp_path
     ended = perdure_command("worker", "own:server", folder=tmp_path)
     expect(ended, 2, "perdure: a memory: storage is private to one process; use a file or a database server")
     ended = perdure_command("serve", "own:server", "--no-work", folder=tmp_path)
-    expect(ended, 2, "perdure: --no-work needs a storage that workers can open; this one is in memory")
+    expect(
+        ended,
+        2,
+        "perdure: --no-work needs a storage that other processes can open; use a file or a database server",
+    )
 
 
 def test_a_worker_refuses_a_server_without_tasks_or_without_durable_tools(tmp_path: Path) -> None:
     idle = "\nidle = MCPServer('idle', **Tasks('sqlite:///own.db').attach())\n"
     (tmp_path / "own.py").write_text(OWN_SERVER + idle)
     ended = perdure_command("worker", "own:without", folder=tmp_path)
-    expect(ended, 2, "perdure: own:without has no Tasks attached; ")
+    expect(ended, 2, "perdure: own:without has no Tasks object attached; ")
     ended = perdure_command("worker", "own:idle", folder=tmp_path)
-    expect(ended, 2, "perdure: own:idle has no durable tools to run")
+    advice = "write @tasks.durable below @server.tool()"
+    expect(ended, 2, f"perdure: own:idle has no durable tools to run; {advice}\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        (OWN_FASTMCP.replace("task=True", ""), "declare a tool with @mcp.tool(task=True)"),
+        (
+            OWN_LOW_LEVEL.replace("@tasks.durable\n", ""),
+            "write @tasks.durable above a function that has the name of a tool",
+        ),
+    ],
+    ids=["fastmcp", "low-level"],
+)
+def test_the_advice_to_make_tools_durable_is_that_of_the_framework(
+    tmp_path: Path, code: str, advice: str
+) -> None:
+    (tmp_path / "own.py").write_text(code)
+    ended = perdure_command("worker", "own:server", folder=tmp_path)
+    expect(ended, 2, f"perdure: own:server has no durable tools to run; {advice}\n")
 
 
 def test_a_worker_refuses_a_port_that_is_in_use(tmp_path: Path) -> None:
@@ -310,22 +334,22 @@ def test_a_worker_refuses_a_port_that_is_in_use(tmp_path: Path) -> None:
 def test_a_worker_that_is_given_anything_else_says_what_it_is(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN_SERVER)
     ended = perdure_command("worker", "own:text", folder=tmp_path)
-    expect(ended, 2, "perdure: own:text is a str, not an MCPServer, Server or FastMCP, nor an App")
+    expect(ended, 2, "perdure: own:text is a str; give the name of an MCPServer, a Server or a FastMCP")
 
 
 # perdure itself
 
 
-def test_it_tells_its_version() -> None:
-    told = perdure_command("--version")
-    assert (told.returncode, told.stderr) == (0, "")
-    assert told.stdout.startswith(f"perdure {version('perdure')}, mcp {version('mcp')}, python 3.")
+def test_it_prints_its_version() -> None:
+    result = perdure_command("--version")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith(f"perdure {version('perdure')}, mcp {version('mcp')}, python 3.")
 
 
 # What cannot be opened
 
 
-def test_a_url_that_names_no_engine_is_told_in_one_line() -> None:
+def test_a_url_that_names_no_engine_is_reported_in_one_line() -> None:
     ended = perdure_command("doctor", "--url", "mongodb://localhost/db")
     expect(ended, 2, "cannot open mongodb://localhost/db: unknown URL scheme", "sqlite")
     assert ended.stderr.startswith("perdure: ")
@@ -346,25 +370,25 @@ def test_a_url_that_names_no_engine_is_told_in_one_line() -> None:
     ],
     ids=" ".join,
 )
-async def test_a_server_that_does_not_answer_is_worth_another_try_and_no_password_is_told(
+async def test_an_unreachable_server_may_be_retried_and_no_password_is_printed(
     tmp_path: Path, arguments: list[str]
 ) -> None:
     file = await file_of(tmp_path / "other.db")
     ended = perdure_command(*(file if each == "FILE" else each for each in arguments))
     expect(ended, 1, "perdure: ")
-    assert ended.stderr.endswith("; try again later\n")
+    assert ended.stderr.endswith("; check the host and port of the storage, or try again later\n")
     assert ended.stderr.count("\n") == 1
     assert SECRET not in ended.stderr
 
 
-def test_a_worker_tells_in_one_sentence_that_its_storage_does_not_answer(tmp_path: Path) -> None:
+def test_a_worker_reports_in_one_line_that_its_storage_is_unreachable(tmp_path: Path) -> None:
     app = (
         f"from perdure.runtime import App\napp = App({UNREACHABLE!r}, application='tests')\n"
         "@app.function\ndef work(): ...\n"
     )
     (tmp_path / "mine.py").write_text(app)
     ended = perdure_command("worker", "mine:app", folder=tmp_path)
-    expect(ended, 1, "perdure: ", "; try again later\n")
+    expect(ended, 1, "perdure: ", "; check the host and port of the storage, or try again later\n")
     assert ended.stderr.count("\n") == 1
     assert SECRET not in ended.stderr
 
@@ -378,7 +402,7 @@ def test_a_worker_tells_in_one_sentence_that_its_storage_does_not_answer(tmp_pat
     ],
     ids=" ".join,
 )
-def test_a_password_is_never_told(arguments: list[str]) -> None:
+def test_a_password_is_never_printed(arguments: list[str]) -> None:
     ended = perdure_command(*arguments)
     expect(ended, 2, "perdure: ")
     assert SECRET not in ended.stderr

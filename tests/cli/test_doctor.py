@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from pathlib import Path
 
@@ -13,10 +12,9 @@ from perdure.operating.maintenance import ServerInfo, server_info
 from perdure.storage import open_storage
 from perdure.tasks import TaskStore
 
-from ..fork_server import PIPE, spawn
 from ..storage.engines import new_url
 from ..tasks.samples import created
-from .command import PATIENCE, environment
+from .command import run_command
 
 pytestmark = pytest.mark.anyio
 
@@ -25,16 +23,16 @@ pytestmark = pytest.mark.anyio
     ("engine", "named"),
     [("sqlite", r"SQLite 3\.\d+"), ("postgres", r"PostgreSQL \d+"), ("redis", r"(Valkey|Redis) \d+")],
 )
-async def test_a_server_tells_its_version_and_its_clock(engine: str, named: str, tmp_path: Path) -> None:
+async def test_a_server_reports_its_version_and_its_clock(engine: str, named: str, tmp_path: Path) -> None:
     url = await new_url(engine, tmp_path)
     async with await open_storage(url) as storage:
-        told = await server_info(storage)
-    assert re.match(named, told.version)
+        info = await server_info(storage)
+    assert re.match(named, info.version)
     if engine == "sqlite":
-        assert told.clock_offset is None  # it has no other clock than ours
+        assert info.clock_offset is None  # it has no other clock than ours
     else:
-        assert told.clock_offset is not None
-        assert abs(told.clock_offset) <= told.offset_error + 0.01  # the server is on this machine, and rounds
+        assert info.clock_offset is not None
+        assert abs(info.clock_offset) <= info.offset_error + 0.01  # the server is on this machine, and rounds
 
 
 def test_clocks_are_apart_only_where_no_slow_answer_explains_it() -> None:
@@ -49,20 +47,20 @@ def test_clocks_are_apart_only_where_no_slow_answer_explains_it() -> None:
         assert server.has_clock_skew(2.0) is expected
 
 
-async def test_doctor_tells_the_place_and_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_doctor_reports_the_server_and_leaves_nothing_behind(tmp_path: Path) -> None:
     url = await new_url("postgres", tmp_path)
-    said = await doctor(url)
+    output = await doctor(url)
     for line in (
         r"perdure \S+, mcp \d\S+, python 3\.\d+\.\d+\n",
         r"Storage: postgres\w* \(PostgreSQL \d\S*.*\), schema is current\n",
         r"Writing and deleting a record: \d+ ms\n",
-        r"Server clock: \d\.\d+ s (ahead of|behind) this one \(±\d\.\d+ s\)\n",
+        r"Server clock: \d\.\d+ s (ahead of|behind) the local clock \(±\d\.\d+ s\)\n",
         r"OK: 0 records checked, no problems found\n$",
     ):
-        assert re.search(line, said), said
-    told = msgspec.json.decode(await doctor(url, "--json"))
-    assert told["server"]["version"].startswith("PostgreSQL")
-    assert (told["findings"], told["records"]) == ([], 0)
+        assert re.search(line, output), output
+    report = msgspec.json.decode(await doctor(url, "--json"))
+    assert report["server"]["version"].startswith("PostgreSQL")
+    assert (report["findings"], report["records"]) == ([], 0)
 
 
 async def test_doctor_lists_applications_so_that_the_tasks_of_a_renamed_server_are_found(
@@ -72,18 +70,16 @@ async def test_doctor_lists_applications_so_that_the_tasks_of_a_renamed_server_a
     async with await open_storage(url) as storage:
         for application, count in (("shop", 2), ("renamed", 1)):
             await created(TaskStore(storage, application=application), count)
-    said = await doctor(url)
-    assert "\nTasks of renamed: 1: 1 working, 0 input required, 0 completed, 0 failed, 0 cancelled\n" in said
-    assert "\nTasks of shop: 2: 2 working" in said
-    told = msgspec.json.decode(await doctor(url, "--json"))
-    assert [each["name"] for each in told["applications"]] == ["renamed", "shop"]
-    assert told["applications"][1]["counts"]["working"] == 2
+    output = await doctor(url)
+    assert "\nTasks of renamed: 1: 1 working (queued or running), 0 input required, 0 completed, " in output
+    assert "\nTasks of shop: 2: 2 working" in output
+    report = msgspec.json.decode(await doctor(url, "--json"))
+    assert [each["name"] for each in report["applications"]] == ["renamed", "shop"]
+    assert report["applications"][1]["counts"]["working"] == 2
 
 
 async def doctor(url: str, *options: str) -> str:
     """The report, which is all on standard output."""
-    command = ("-m", "perdure.cli", "doctor", *options, "--url", url)
-    process = await spawn(*command, env=environment(), stdout=PIPE, stderr=PIPE)
-    told, said = await asyncio.wait_for(process.communicate(), PATIENCE)
-    assert (process.returncode, said) == (0, b"")
-    return told.decode()
+    result = await run_command("doctor", *options, "--url", url)
+    assert (result.code, result.err) == (0, "")
+    return result.out

@@ -23,6 +23,7 @@ from perdure.operating import AmbiguousId, IdTooShort, NoOpenQuestion
 from perdure.runtime import QueueFull
 from perdure.storage.errors import (
     CannotOpen,
+    NewerFormat,
     OutcomeUnknown,
     PerdureError,
     StorageBusy,
@@ -36,6 +37,7 @@ from perdure.tasks.errors import (
     ConcurrentModification,
     CorruptRecord,
     InvalidCursor,
+    KeyMissing,
     LimitExceeded,
     MalformedAnswer,
     NotFound,
@@ -68,19 +70,21 @@ NOT_NOW = [
     TerminalTask("completed", "cancelled"),
     NoOpenQuestion("name", []),
     AccountUnavailable("deactivated"),
+    NewerFormat("id", "the format is 9"),
+    KeyMissing("id", "abcd"),
 ]
 TRY_AGAIN = [
     StorageBusy("others write"),
     StorageUnavailable("no server"),
     ConcurrentModification(1, 2),
     QueueFull(9),
-    PollInProgress("who.test", "somebody"),
+    PollInProgress("who.test", "another"),
     SourceUnavailable("no answer"),
     RateLimited(None),
 ]
 
 
-def said_of(error: Exception, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+def output_of(error: Exception, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     """The code, and what stands on standard error; nothing on standard output."""
     with pytest.raises(SystemExit) as ended, report_errors():
         raise error
@@ -98,24 +102,26 @@ def name_of(error: Exception) -> str:
 def test_what_cannot_be_done_as_it_was_asked_for_ends_with_2(
     error: Exception, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, said = said_of(error, capsys)
+    code, message = output_of(error, capsys)
     assert code == 2
-    assert said.startswith(f"perdure: {error}")
-    assert "try again" not in said
+    assert message.startswith(f"perdure: {error}")
+    assert "try again" not in message
 
 
 @pytest.mark.parametrize("error", NOT_NOW, ids=name_of)
 def test_what_did_not_succeed_ends_with_1(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
-    assert said_of(error, capsys) == (1, f"perdure: {error}\n")
+    assert output_of(error, capsys) == (1, f"perdure: {error}\n")
 
 
 @pytest.mark.parametrize("error", TRY_AGAIN, ids=name_of)
 def test_what_may_succeed_later_ends_with_1_and_says_so(
     error: Exception, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, said = said_of(error, capsys)
-    assert (code, said.count("; try again later\n")) == (1, 1)
-    assert said.removesuffix("; try again later\n") == f"perdure: {error}".removesuffix("; try again later")
+    code, message = output_of(error, capsys)
+    assert (code, message.count("try again later\n")) == (1, 1)
+    advice = ("; check the host and port of the storage, or try again later\n", "; try again later\n")
+    suffix = advice[0] if isinstance(error, StorageUnavailable) else advice[1]
+    assert message.removesuffix(suffix) == f"perdure: {error}".removesuffix("; try again later")
 
 
 def below(kind: type[PerdureError]) -> Iterator[type[PerdureError]]:
@@ -133,17 +139,17 @@ def test_every_error_of_perdure_is_one_sentence_and_no_trace(
 ) -> None:
     error = kind.__new__(kind)
     error.args = ("the reason\nin two lines",)
-    code, said = said_of(error, capsys)
+    code, message = output_of(error, capsys)
     assert code == exit_code(error) == (1 if kind.retryable else code)
-    assert said.startswith("perdure: the reason in two lines")
-    assert said.count("\n") == 1
+    assert message.startswith("perdure: the reason in two lines")
+    assert message.count("\n") == 1
 
 
-def test_what_went_wrong_in_a_group_of_tasks_is_told_like_any_other(
+def test_an_error_in_a_group_of_tasks_is_reported_like_any_other(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     group = ExceptionGroup("tasks", [ExceptionGroup("one", [StorageBusy("others write")]), NotFound()])
-    assert said_of(group, capsys) == (1, "perdure: others write; try again later\n")
+    assert output_of(group, capsys) == (1, "perdure: others write; try again later\n")
 
 
 @pytest.mark.parametrize("error", [ValueError("ours"), ExceptionGroup("two", [NotFound(), ValueError()])])
@@ -158,8 +164,8 @@ def test_a_mistake_of_our_own_is_shown_in_full(error: Exception) -> None:
 def test_a_terminal_obeys_nothing_that_others_wrote_into_an_error(
     error: Exception, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, said = said_of(error, capsys)
-    assert said.rstrip("\n").isprintable()
+    _, message = output_of(error, capsys)
+    assert message.rstrip("\n").isprintable()
 
 
 def test_a_terminal_obeys_nothing_that_others_wrote_and_lines_stay_lines(

@@ -24,8 +24,9 @@ from perdure.storage.time_types import HOUR
 
 from ..conditions import wait_until
 from ..feeds.fake_server import Fault
-from ..fork_server import ForkedProcess, spawn
-from .feeds_folder import PATIENCE, Ended, Place, a_place, environment, now
+from ..fork_server import spawn
+from .command import TIMEOUT, result_of
+from .feeds_folder import FeedsFolder, environment, feeds_folder, now
 
 pytestmark = pytest.mark.anyio
 
@@ -33,15 +34,15 @@ T = TypeVar("T")
 
 
 @pytest.fixture
-async def place(tmp_path: Path, anyio_backend: str) -> AsyncGenerator[Place]:
-    async with a_place(tmp_path) as made:
+async def place(tmp_path: Path, anyio_backend: str) -> AsyncGenerator[FeedsFolder]:
+    async with feeds_folder(tmp_path) as made:
         yield made
 
 
 # once
 
 
-async def test_once_says_what_is_new_and_nothing_of_who_has_no_news(place: Place) -> None:
+async def test_once_says_what_is_new_and_nothing_of_who_has_no_news(place: FeedsFolder) -> None:
     place.write_settings(posts_per_page=10)
     alice, bob, quiet = (
         place.person("alice.test", 5),
@@ -49,8 +50,8 @@ async def test_once_says_what_is_new_and_nothing_of_who_has_no_news(place: Place
         place.person("quiet.test"),
     )
     await place.added(alice, bob, quiet)
-    said = (await place.feeds("once")).out.splitlines()
-    assert sorted(said[:3]) == [
+    output = (await place.feeds("once")).out.splitlines()
+    assert sorted(output[:3]) == [
         "[INITIAL] alice.test: 5 posts, 0 URLs across 1 pages",
         "[INITIAL] bob.test: 25 posts, 0 URLs across 3 pages",
         "[INITIAL] quiet.test: 0 posts, 0 URLs across 1 pages",
@@ -58,31 +59,31 @@ async def test_once_says_what_is_new_and_nothing_of_who_has_no_news(place: Place
     assert re.fullmatch(
         r"3 polls of 3 accounts; 2 with new posts, 3 polled for the first time; 30 new posts, 0 URLs; "
         r"5 requests in [\d.]+ s",
-        said[3],
+        output[3],
     )
-    said = (await place.feeds("once")).out.splitlines()
-    assert len(said) == 1
-    assert said[0].startswith(
+    output = (await place.feeds("once")).out.splitlines()
+    assert len(output) == 1
+    assert output[0].startswith(
         "3 polls of 3 accounts; 0 with new posts, 0 polled for the first time; 0 new posts, "
     )
     for number in range(12):
         place.world.publish(alice, f"https://news.test/{number}")
-    said = (await place.feeds("once")).out.splitlines()
-    assert said[:2] == [
+    output = (await place.feeds("once")).out.splitlines()
+    assert output[:2] == [
         "[POLL] alice.test: High volume, 2 pages were fetched",
         "[POLL] alice.test: 12 posts, 12 URLs across 2 pages",
     ]
 
 
-async def test_once_tells_programs_an_event_for_each_account_and_the_sum(place: Place) -> None:
+async def test_once_prints_a_json_event_for_each_account_and_a_summary(place: FeedsFolder) -> None:
     alice, gone = place.person("alice.test", 2), place.person("gone.test")
     place.world.deactivate(gone)
     await place.added(alice, gone)
     ended = await place.feeds("once", "--json")
     *polls, end = ended.events
     assert ended.err == ""
-    told = {each["event"]: (each["account"], each.get("new_items"), each.get("reason")) for each in polls}
-    assert told == {
+    outcomes = {each["event"]: (each["account"], each.get("new_items"), each.get("reason")) for each in polls}
+    assert outcomes == {
         "initial": (alice, 2, None),
         "skip": (gone, None, "Profile not found (400 InvalidRequest)"),
     }
@@ -95,8 +96,8 @@ async def test_once_tells_programs_an_event_for_each_account_and_the_sum(place: 
     )
 
 
-async def test_once_reads_the_profiles_before_it_polls(place: Place) -> None:
-    """So that a new handle is told, and posts that this very cycle finds are not missed by the alarm."""
+async def test_once_reads_the_profiles_before_it_polls(place: FeedsFolder) -> None:
+    """So a new handle is shown, and the alarm does not miss posts that this cycle finds."""
     alice = place.person("alice.test", 2)
     await place.added(alice)
     await place.polled()
@@ -109,19 +110,19 @@ async def test_once_reads_the_profiles_before_it_polls(place: Place) -> None:
     assert (account.profile_posts, account.unseen_posts) == (3, 0)
 
 
-async def test_an_account_that_fails_does_not_fail_the_others(place: Place) -> None:
+async def test_an_account_that_fails_does_not_fail_the_others(place: FeedsFolder) -> None:
     alice, bob, gone = place.person("alice.test", 1), place.person("bob.test", 1), place.person("gone.test")
     place.world.deactivate(gone)
     await place.added(alice, bob, gone)
     place.fake.fail(Fault(how="refused", times=None, actor=bob))
-    said = (await place.feeds("once")).out
-    assert "[INITIAL] alice.test: 1 posts" in said
-    assert "[SKIP] gone.test: Account unavailable (Profile not found (400 InvalidRequest))\n" in said
-    assert "[ERROR] bob.test: HTTP 503: UpstreamFailure Upstream failure\n" in said
-    assert "; 1 skipped; 1 failed; " in said
+    output = (await place.feeds("once")).out
+    assert "[INITIAL] alice.test: 1 posts" in output
+    assert "[SKIP] gone.test: Account unavailable (Profile not found (400 InvalidRequest))\n" in output
+    assert "[ERROR] bob.test: HTTP 503: UpstreamFailure Upstream failure\n" in output
+    assert "; 1 skipped; 1 failed; " in output
 
 
-async def test_once_fails_when_every_account_does(place: Place) -> None:
+async def test_once_fails_when_every_account_does(place: FeedsFolder) -> None:
     async with place.store():
         pass
     assert "No accounts to poll. Add one with" in (await place.feeds("once")).err
@@ -130,53 +131,55 @@ async def test_once_fails_when_every_account_does(place: Place) -> None:
     assert (await place.feeds("once", code=1)).out.count("[ERROR]") == 2
 
 
-async def test_a_record_that_cannot_be_read_is_told(place: Place) -> None:
+async def test_an_invalid_record_is_reported(place: FeedsFolder) -> None:
     alice = place.person("alice.test", 3)
     place.world.spoil(next(iter(place.world.everything_of(alice))))
     await place.added(alice)
-    said = (await place.feeds("once")).out
-    assert "[POLL] alice.test: 1 invalid record skipped" in said
+    output = (await place.feeds("once")).out
+    assert "[POLL] alice.test: 1 invalid record skipped" in output
 
 
-async def test_waiting_for_the_source_is_told(place: Place) -> None:
+async def test_waiting_for_the_source_is_reported(place: FeedsFolder) -> None:
     await place.added(*(place.person(f"user{number}.test") for number in range(6)))
-    said = (await asking_at_once(place, 6, place.feeds("once"))).err
-    assert re.search(r"^waiting until \d\d:\d\d:\d\d UTC: rate limited by the source$", said, re.MULTILINE)
-    told = (await asking_at_once(place, 6, place.feeds("once", "--json"))).events
-    assert "wait" in {each["event"] for each in told}
+    output = (await asking_at_once(place, 6, place.feeds("once"))).err
+    assert re.search(
+        r"^waiting until \d\d:\d\d:\d\d UTC: the source received too many requests$", output, re.MULTILINE
+    )
+    events = (await asking_at_once(place, 6, place.feeds("once", "--json"))).events
+    assert "wait" in {each["event"] for each in events}
 
 
-async def asking_at_once(place: Place, count: int, polling: Coroutine[None, None, T]) -> T:
+async def asking_at_once(place: FeedsFolder, count: int, polling: Coroutine[None, None, T]) -> T:
     """Polls of which so many ask the source at the same time, which is one more than it allows for now."""
     place.fake.limit.set(count - 1, seconds=2)
     place.fake.gate.clear()
     task = asyncio.create_task(polling)
-    await wait_until(lambda: place.fake.under_way == count, PATIENCE)
+    await wait_until(lambda: place.fake.in_flight == count, TIMEOUT)
     place.fake.gate.set()
     return await task
 
 
-async def test_accounts_of_another_poller_are_left_to_it(place: Place) -> None:
+async def test_accounts_of_another_poller_are_left_to_it(place: FeedsFolder) -> None:
     alice, bob = place.person("alice.test", 1), place.person("bob.test", 1)
     await place.added(alice, bob)
     async with place.store() as store:
-        hold = Lease("somebody", now() + HOUR)
+        hold = Lease("another", now() + HOUR)
         await store.update(alice, lambda account: replace(account, lease=hold))
-    said = (await place.feeds("once")).out
-    assert "[SKIP] alice.test: already being polled by somebody, lease until " in said
-    assert "; 1 leased by other pollers; " in said
+    output = (await place.feeds("once")).out
+    assert "[SKIP] alice.test: already being polled by another, lease until " in output
+    assert "; 1 leased by other pollers; " in output
     ended = await place.feeds("poll", "alice.test", code=1)
-    assert ended.err == "perdure: alice.test is already being polled by somebody; try again later\n"
-    assert "next poll        in progress (somebody)" in (await place.feeds("show", "alice.test")).out
+    assert ended.err == "perdure: alice.test is already being polled by another; try again later\n"
+    assert "next poll        in progress (another)" in (await place.feeds("show", "alice.test")).out
 
 
-async def test_once_right_after_a_kill_says_who_was_not_polled_and_fails(place: Place) -> None:
-    """A job that polls nobody is no success."""
+async def test_once_right_after_a_kill_says_who_was_not_polled_and_fails(place: FeedsFolder) -> None:
+    """A job that polls no account has not succeeded."""
     alice = place.person("alice.test", 1)
     await place.added(alice)
     place.fake.gate.clear()
     killed = await place.start("once")
-    await wait_until(lambda: place.fake.under_way > 0, PATIENCE)
+    await wait_until(lambda: place.fake.in_flight > 0, TIMEOUT)
     killed.kill()
     await killed.wait()
     place.fake.gate.set()
@@ -191,20 +194,20 @@ async def test_once_right_after_a_kill_says_who_was_not_polled_and_fails(place: 
     [("add", "bob.test"), ("poll", "alice.test"), ("audit", "alice.test"), ("follow-list", "alice.test")],
 )
 async def test_every_command_says_what_it_waits_for_and_until_when(
-    place: Place, arguments: tuple[str, ...]
+    place: FeedsFolder, arguments: tuple[str, ...]
 ) -> None:
     alice, bob = place.person("alice.test", 1), place.person("bob.test")
     place.world.follow(alice, bob)
     await place.added(alice)
     place.fake.limit.set(0, seconds=2)
     process = await place.start(*arguments)
-    said = await printed_by(process.stderr, "waiting until")
-    assert re.search(r"waiting until \d\d:\d\d:\d\d UTC: rate limited by the source", said)
+    output = await printed_by(process.stderr, "waiting until")
+    assert re.search(r"waiting until \d\d:\d\d:\d\d UTC: the source received too many requests", output)
     place.fake.limit.set(None)
-    assert await asyncio.wait_for(process.wait(), PATIENCE) == 0
+    assert await asyncio.wait_for(process.wait(), TIMEOUT) == 0
 
 
-async def test_a_login_is_kept_between_commands(place: Place) -> None:
+async def test_a_login_is_kept_between_commands(place: FeedsFolder) -> None:
     alice, me = place.person("alice.test", 1), place.person("me.test")
     await place.added(alice)
     place.fake.sessions.passwords[me] = "right"
@@ -215,7 +218,7 @@ async def test_a_login_is_kept_between_commands(place: Place) -> None:
     assert len(place.fake.asked("com.atproto.server.createSession")) == 1
 
 
-async def test_old_items_are_removed_by_a_cycle(place: Place) -> None:
+async def test_old_items_are_removed_by_a_cycle(place: FeedsFolder) -> None:
     alice = place.person("alice.test", 5, every=24 * HOUR)
     await place.added(alice)
     await place.polled()
@@ -229,14 +232,14 @@ async def test_old_items_are_removed_by_a_cycle(place: Place) -> None:
 # poll
 
 
-async def test_poll_fails_for_an_account_that_is_unavailable(place: Place) -> None:
+async def test_poll_fails_for_an_account_that_is_unavailable(place: FeedsFolder) -> None:
     alice = place.person("alice.test", 1)
     await place.added(alice)
     assert "[INITIAL] alice.test: 1 posts" in (await place.feeds("poll", "alice.test")).out
     assert "[POLL] alice.test: 0 posts, 0 URLs" in (await place.feeds("poll", "@alice.test")).out
     place.world.deactivate(alice)
-    told = await place.json("poll", alice, code=1)
-    assert (told["event"], told["handle"]) == ("skip", "alice.test")
+    event = await place.json("poll", alice, code=1)
+    assert (event["event"], event["handle"]) == ("skip", "alice.test")
     assert (await place.account(alice)).status is AccountStatus.UNAVAILABLE
 
 
@@ -244,7 +247,7 @@ async def test_poll_fails_for_an_account_that_is_unavailable(place: Place) -> No
 
 
 @pytest.mark.parametrize("command", ["once", "run"])
-async def test_wrong_credentials_end_everything_at_once(place: Place, command: str) -> None:
+async def test_wrong_credentials_end_everything_at_once(place: FeedsFolder, command: str) -> None:
     alice, me = place.person("alice.test", 1), place.person("me.test")
     await place.added(alice)
     place.fake.sessions.passwords[me] = "right"
@@ -252,9 +255,9 @@ async def test_wrong_credentials_end_everything_at_once(place: Place, command: s
     ended = await place.feeds(command, code=2)
     assert "bluesky.identifier: me.test needs a password; set PERDURE_BLUESKY_PASSWORD" in ended.err
     place.variables = {"PERDURE_BLUESKY_PASSWORD": "wrong"}
-    said = (await place.feeds(command, code=2)).err.splitlines()[-1]
-    assert "as me.test failed: Invalid identifier or password" in said
-    assert said.endswith("; check bluesky.identifier in the settings, and its app password")
+    output = (await place.feeds(command, code=2)).err.splitlines()[-1]
+    assert "as me.test failed: Invalid identifier or password" in output
+    assert output.endswith("; check bluesky.identifier in the settings, and its app password")
     assert (await place.account(alice)).lease is None
     place.variables = {"PERDURE_BLUESKY_PASSWORD": "right"}
     assert "[INITIAL] alice.test: 1 posts" in (await place.feeds("poll", "alice.test")).out
@@ -266,20 +269,15 @@ async def test_wrong_credentials_end_everything_at_once(place: Place, command: s
 async def printed_by(stream: asyncio.StreamReader | None, words: str) -> str:
     """Everything that a process prints there, up to a line with these words."""
     assert stream is not None
-    said = ""
-    while words not in said:
-        line = (await asyncio.wait_for(stream.readline(), PATIENCE)).decode()
-        assert line, f"it ended, and said only: {said}"
-        said += line
-    return said
+    output = ""
+    while words not in output:
+        line = (await asyncio.wait_for(stream.readline(), TIMEOUT)).decode()
+        assert line, f"it ended, and said only: {output}"
+        output += line
+    return output
 
 
-async def ended(process: ForkedProcess) -> Ended:
-    out, err = await asyncio.wait_for(process.communicate(), PATIENCE)
-    return Ended(process.returncode or 0, out.decode(), err.decode())
-
-
-async def test_run_polls_whoever_is_added_or_has_news_until_it_is_told_to_stop(place: Place) -> None:
+async def test_run_polls_new_accounts_and_those_with_news_until_it_is_stopped(place: FeedsFolder) -> None:
     alice, bob = place.person("alice.test", 1), place.person("bob.test", 2)
     await place.added(alice)
     process = await place.start("run")
@@ -291,40 +289,40 @@ async def test_run_polls_whoever_is_added_or_has_news_until_it_is_told_to_stop(p
         await store.update(alice, lambda account: replace(account, next_poll_at=now()))
     await printed_by(process.stdout, "[POLL] alice.test: 1 posts, 0 URLs across 1 pages")
     process.send_signal(signal.SIGTERM)
-    end = await ended(process)
+    end = await result_of(process)
     assert end.code == 0
     assert "SIGTERM: releasing accounts" in end.err
     assert "3 polls of 2 accounts; 3 with new posts, 2 polled for the first time; 4 new posts" in end.out
 
 
-async def until_asked(place: Place, count: int) -> None:
+async def until_asked(place: FeedsFolder, count: int) -> None:
     """Until so many feeds have been asked for."""
-    await wait_until(lambda: len(place.fake.asked()) >= count, PATIENCE)
+    await wait_until(lambda: len(place.fake.asked()) >= count, TIMEOUT)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(("command", "code"), [("run", 0), ("once", 1)])
 async def test_a_signal_ends_polls_in_good_order(
-    place: Place, command: str, code: int, number: signal.Signals
+    place: FeedsFolder, command: str, code: int, number: signal.Signals
 ) -> None:
-    """Every account that was being polled can be polled by somebody else at once."""
+    """Every account that was being polled can be polled by another process at once."""
     await place.added(*(place.person(f"user{each}.test", 3) for each in range(60)))
     place.fake.gate.clear()
     process = await place.start(command)
-    await wait_until(lambda: place.fake.under_way >= 10, PATIENCE)
+    await wait_until(lambda: place.fake.in_flight >= 10, TIMEOUT)
     process.send_signal(number)
-    assert (await ended(process)).code == code
+    assert (await result_of(process)).code == code
     assert len(place.fake.asked()) < 60
     assert [each.handle for each in await place.accounts() if each.lease is not None] == []
 
 
-async def test_a_second_signal_stops_it_dead(place: Place) -> None:
-    """The first cannot be obeyed here: the file is locked, and no account can be given back."""
+async def test_a_second_signal_stops_it_dead(place: FeedsFolder) -> None:
+    """The first signal has no effect here: the file is locked, so no lease can be released."""
     await place.added(*(place.person(f"user{each}.test", 3) for each in range(30)))
     place.fake.latency = 0.3
     process = await place.start("run")
     await until_asked(place, 3)
-    file = sqlite3.connect(place.folder / "feeds.db", timeout=PATIENCE, isolation_level=None)
+    file = sqlite3.connect(place.folder / "feeds.db", timeout=TIMEOUT, isolation_level=None)
     file.execute("BEGIN IMMEDIATE")
     process.send_signal(signal.SIGTERM)
     await printed_by(
@@ -332,7 +330,7 @@ async def test_a_second_signal_stops_it_dead(place: Place) -> None:
         "SIGTERM: releasing accounts; press Ctrl+C or send the signal again to stop immediately.",
     )
     process.send_signal(signal.SIGTERM)
-    end = await ended(process)
+    end = await result_of(process)
     file.close()
     assert end.code == 128 + signal.SIGTERM
     assert "Killed." in end.err
@@ -349,7 +347,7 @@ class Terminal:
         self._ours, self._theirs = pty.openpty()
         fcntl.ioctl(self._theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
 
-    async def run(self, place: Place, *arguments: str, out: int | None = None) -> int:
+    async def run(self, place: FeedsFolder, *arguments: str, out: int | None = None) -> int:
         """The exit code. Standard output goes to the terminal too, or to the file `out`."""
         process = await spawn(
             *("-m", "perdure.cli", "feeds", *arguments),
@@ -360,11 +358,11 @@ class Terminal:
             stderr=self._theirs,
         )
         os.close(self._theirs)
-        await asyncio.wait_for(asyncio.to_thread(self._read), PATIENCE)
+        await asyncio.wait_for(asyncio.to_thread(self._read), TIMEOUT)
         return await process.wait()
 
     def _read(self) -> None:
-        """Until nobody writes any more; that is an error where terminals are."""
+        """Read until the other end is closed, which is an error for a terminal."""
         try:
             while got := os.read(self._ours, 65536):
                 self.seen += got.decode(errors="replace")
@@ -377,7 +375,7 @@ class Terminal:
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.seen)
 
 
-async def test_a_terminal_shows_how_far_a_cycle_is(place: Place) -> None:
+async def test_a_terminal_shows_how_far_a_cycle_is(place: FeedsFolder) -> None:
     await place.added(*(place.person(f"user{each}.test", 3) for each in range(12)))
     terminal = Terminal()
     assert await asking_at_once(place, 10, terminal.run(place, "once")) == 0
@@ -391,7 +389,7 @@ async def test_a_terminal_shows_how_far_a_cycle_is(place: Place) -> None:
     assert terminal.seen.count("\x1b[?25l") == terminal.seen.count("\x1b[?25h") == 1  # the cursor is back
 
 
-async def test_a_file_gets_the_polls_while_a_terminal_shows_how_far_a_cycle_is(place: Place) -> None:
+async def test_a_file_gets_the_polls_while_a_terminal_shows_how_far_a_cycle_is(place: FeedsFolder) -> None:
     await place.added(*(place.person(f"user{each}.test", 3) for each in range(12)))
     terminal, file = Terminal(), place.folder / "polls.txt"
     with file.open("wb") as out:

@@ -15,8 +15,8 @@ from perdure.storage import open_storage
 
 from ..fork_server import run_in_fork
 from ..storage.sqlite_helpers import url_of
-from .feeds_folder import Place, a_place
-from .test_commands import Ended
+from .feeds_folder import FeedsFolder, feeds_folder
+from .test_commands import CommandResult
 
 pytestmark = pytest.mark.anyio
 
@@ -49,14 +49,14 @@ READERS = (
 
 
 @pytest.fixture
-async def place(tmp_path: Path, anyio_backend: str) -> AsyncGenerator[Place]:
+async def place(tmp_path: Path, anyio_backend: str) -> AsyncGenerator[FeedsFolder]:
     """A folder whose settings name a Bluesky, and no storage."""
-    async with a_place(tmp_path) as made:
+    async with feeds_folder(tmp_path) as made:
         made.write_settings(url=None)
         yield made
 
 
-def perdure(folder: Path, *arguments: str, variables: Mapping[str, str] = {}) -> Ended:
+def perdure(folder: Path, *arguments: str, variables: Mapping[str, str] = {}) -> CommandResult:
     plain = {name: value for name, value in os.environ.items() if name != "PERDURE_URL"}
     return run_in_fork(
         "-m", "perdure.cli", *arguments, cwd=folder, env={**plain, "COLUMNS": "200", **variables}
@@ -73,7 +73,7 @@ def accounts_in(folder: Path, url: str) -> int:
     return msgspec.json.decode(ended.stdout)["summary"]["accounts"]
 
 
-async def test_every_command_has_the_same_default(place: Place) -> None:
+async def test_every_command_has_the_same_default(place: FeedsFolder) -> None:
     place.person("alice.test")
     await place.feeds("add", "alice.test")
     assert files_in(place.folder) == ["feeds.toml", "perdure.db"]
@@ -85,7 +85,9 @@ async def test_every_command_has_the_same_default(place: Place) -> None:
     assert accounts_in(place.folder, "sqlite:///target.db") == 1
 
 
-async def test_an_option_comes_before_the_variable_the_settings_file_and_the_default(place: Place) -> None:
+async def test_an_option_precedes_the_variable_the_settings_file_and_the_default(
+    place: FeedsFolder,
+) -> None:
     place.person("alice.test")
     variable = {"PERDURE_URL": "sqlite:///variable.db"}
     place.write_settings(url="sqlite:///settings.db")
@@ -111,7 +113,7 @@ async def test_an_option_comes_before_the_variable_the_settings_file_and_the_def
     ],
 )
 async def test_a_new_storage_gets_its_accounts_without_a_second_request(
-    place: Place, arguments: list[str], requests: list[str]
+    place: FeedsFolder, arguments: list[str], requests: list[str]
 ) -> None:
     alice = place.person("alice.test")
     place.world.follow(place.person("me.test"), alice)
@@ -173,18 +175,18 @@ async def test_a_worker_uses_the_storage_of_its_app_alone(tmp_path: Path) -> Non
 # A command that fails leaves no file
 
 
-async def test_adding_unknown_accounts_creates_no_storage(place: Place) -> None:
-    await place.feeds("add", "nobody.test", code=1)
+async def test_adding_unknown_accounts_creates_no_storage(place: FeedsFolder) -> None:
+    await place.feeds("add", "unknown.test", code=1)
     await place.feeds("add", "not a name", code=1)
-    await place.feeds("add", "nobody.test", "--dry-run", code=1)
+    await place.feeds("add", "unknown.test", "--dry-run", code=1)
     assert files_in(place.folder) == ["feeds.toml"]
 
 
-async def test_following_nobody_creates_no_storage(place: Place) -> None:
+async def test_an_unknown_follow_list_creates_no_storage(place: FeedsFolder) -> None:
     place.person("lonely.test")
     await place.feeds("follow-list", "lonely.test")
     await place.feeds("follow-list", "lonely.test", "--prune", code=2)
-    await place.feeds("follow-list", "nobody.test", code=2)
+    await place.feeds("follow-list", "unknown.test", code=2)
     place.world.follow(place.person("me.test"), place.person("alice.test"))
     await place.feeds("follow-list", "me.test", "--dry-run")
     assert files_in(place.folder) == ["feeds.toml"]

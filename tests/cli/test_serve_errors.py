@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from perdure.cli.serve import command
+from perdure.storage.install_advice import install_extra
 
 from ..fork_server import PIPE, spawn
 from .serve_process import TOKEN, refused
@@ -37,8 +41,8 @@ async def test_a_name_that_others_use_needs_a_token_and_is_no_address(tmp_path: 
     assert "tasks.example is reachable from other machines" in await refused(
         tmp_path, "--allowed-host", "tasks.example"
     )
-    said = await refused(tmp_path, "--allowed-host", "https://tasks.example", "--token", TOKEN)
-    assert "invalid --allowed-host https://tasks.example; use a host name without a scheme or port" in said
+    output = await refused(tmp_path, "--allowed-host", "https://tasks.example", "--token", TOKEN)
+    assert "invalid --allowed-host https://tasks.example; use a host name without a scheme or port" in output
 
 
 @pytest.mark.parametrize(
@@ -47,18 +51,18 @@ async def test_a_name_that_others_use_needs_a_token_and_is_no_address(tmp_path: 
 async def test_a_token_that_no_header_can_carry_or_that_is_guessed_is_refused(
     tmp_path: Path, option: str, what: str
 ) -> None:
-    said = await refused(tmp_path, option, "pass wörd of some length")
-    assert f"{what} must be printable ASCII" in said
-    said = await refused(tmp_path, option, SHORT)
-    assert f"{what} must have at least 16 characters; {GENERATE_ONE}" in said
-    assert SHORT not in said
+    output = await refused(tmp_path, option, "pass wörd of some length")
+    assert f"{what} must be printable ASCII" in output
+    output = await refused(tmp_path, option, SHORT)
+    assert f"{what} must have at least 16 characters; {GENERATE_ONE}" in output
+    assert SHORT not in output
 
 
-async def test_the_token_that_is_made_as_told_is_long_enough(tmp_path: Path) -> None:
+async def test_the_token_that_the_suggested_command_makes_is_long_enough(tmp_path: Path) -> None:
     words = GENERATE_ONE.partition("python ")[2].replace('"', "").split(" ", 1)
     made = await (await spawn(*words, stdout=PIPE)).communicate()
-    said = await refused(tmp_path, "--token", made[0].decode().strip(), "nowhere:server")
-    assert "no module named 'nowhere'" in said
+    output = await refused(tmp_path, "--token", made[0].decode().strip(), "missing:server")
+    assert "no module named 'missing'" in output
 
 
 async def test_a_port_that_was_asked_for_and_is_taken_is_refused(tmp_path: Path) -> None:
@@ -66,25 +70,45 @@ async def test_a_port_that_was_asked_for_and_is_taken_is_refused(tmp_path: Path)
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        said = await refused(tmp_path, "--port", port)
-    assert f"port {port} on 127.0.0.1 is in use; choose another" in said
+        output = await refused(tmp_path, "--port", port)
+    assert f"port {port} on 127.0.0.1 is in use; choose another" in output
+
+
+def test_another_port_is_reported_with_the_one_that_is_in_use(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        first = taken.getsockname()[1]
+        monkeypatch.setattr(command, "FIRST_PORT", first)
+        monkeypatch.setattr(command, "LAST_PORT", first + 20)
+        with command.ServeOptions().bind() as listener:
+            port = listener.getsockname()[1]
+        (output,) = caplog.messages
+        assert re.match(
+            rf"ports? {first} .*in use; serving on port {port} \(choose one with --port\); ", output
+        )
+        caplog.clear()
+    monkeypatch.setattr(command, "LAST_PORT", first)
+    with command.ServeOptions().bind() as listener:
+        assert listener.getsockname()[1] == first
+    assert caplog.messages == []
 
 
 @pytest.mark.parametrize(
     ("arguments", "because"),
     [
         (["own"], "invalid name 'own'; use the form module:server"),
-        (["nowhere:server"], "no module named 'nowhere'"),
+        (["missing:server"], "no module named 'missing'"),
         (["own:nothing"], "module own has no attribute 'nothing'"),
         (
             ["own:text"],
-            "own:text is a str, not an MCPServer, Server or FastMCP, nor an App, which a worker runs",
+            "own:text is a str; give the name of an MCPServer, a Server or a FastMCP server (or an App, for",
         ),
         (["own:app"], "run it with: perdure worker own:app"),
         (["own:tasks"], "own:tasks is a Tasks object; give the name of its server instead"),
         (
             ["own:without"],
-            "own:without has no Tasks attached; build it with MCPServer(..., **tasks.attach())",
+            "own:without has no Tasks object attached; build it with MCPServer(..., **tasks.attach())",
         ),
         (
             ["own:server", "--url", "memory:"],
@@ -92,12 +116,12 @@ async def test_a_port_that_was_asked_for_and_is_taken_is_refused(tmp_path: Path)
         ),
         (["own:server", "--no-sample-feeds"], "--sample-feeds cannot be used with own:server"),
         (["--url", "mysql://there"], "unknown URL scheme"),
-        (["--url", "sqlite:////nowhere/at/all.db"], "create /nowhere/at"),
+        (["--url", "sqlite:////missing/at/all.db"], "create /missing/at"),
         (["--host", "no.such.host.invalid", "--token", TOKEN], "invalid --host no.such.host.invalid"),
     ],
     ids=lambda value: "-".join(value)[:40] if isinstance(value, list) else "",  # pyright: ignore
 )
-async def test_what_cannot_be_served_is_told_in_one_sentence(
+async def test_what_cannot_be_served_is_reported_in_one_line(
     tmp_path: Path, arguments: list[str], because: str
 ) -> None:
     (tmp_path / "own.py").write_text(OWN_SERVER)
@@ -109,12 +133,12 @@ async def test_what_cannot_be_served_is_told_in_one_sentence(
     [
         (
             OWN_FASTMCP.replace('server.add_extension(TasksExtension("memory:"))\n', ""),
-            "own:server has no tasks; call mcp.add_extension(TasksExtension(url)), from perdure.fastmcp, on",
+            "own:server has no TasksExtension; import TasksExtension from perdure.fastmcp, call mcp.add_ext",
         ),
         (OWN_LOW_LEVEL.replace("tasks.install(server)", ""), "call tasks.install(server) before it starts"),
         (without("lifespan"), "the server lacks the lifespan; build it with MCPServer("),
         (without("extensions"), "the server lacks the extension; build it with MCPServer("),
-        (without("middleware"), "own:server has no Tasks attached; build it with MCPServer("),
+        (without("middleware"), "own:server has no Tasks object attached; build it with MCPServer("),
     ],
     ids=["fastmcp", "low-level", "lifespan", "extensions", "middleware"],
 )
@@ -153,17 +177,49 @@ async def test_a_tool_that_takes_a_task_and_is_not_durable_is_refused_when_it_is
     tmp_path: Path,
 ) -> None:
     (tmp_path / "own.py").write_text(OWN_SERVER.replace("@tasks.durable\n", ""))
-    said = await refused(tmp_path, "own:server")
-    assert said.startswith("perdure: cannot import own:\n")
-    assert "function: takes a Task, but is not durable; write @tasks.durable directly above" in said
+    output = await refused(tmp_path, "own:server")
+    because = "function: has a Task parameter, but is not durable; write @tasks.durable directly above"
+    assert output.startswith(f"perdure: cannot import own: {because}")
+    line = OWN_SERVER.replace("@tasks.durable\n", "").splitlines().index("@server.tool()") + 1
+    assert output.endswith(f" (own.py, line {line})\n")
+    assert output.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "because"),
+    [
+        ("@server.tool()\n@tasks.durable\n", "@tasks.durable\n@server.tool()\n", 1, "is not durable; write"),
+        ("@tasks.durable\n", "@tasks.durable(retries=-1)\n", 1, "retries: must be an integer, at least 0"),
+    ],
+    ids=["swapped", "options"],
+)
+async def test_a_tool_that_is_declared_wrongly_is_named_by_its_line_without_a_traceback(
+    tmp_path: Path, old: str, new: str, line: int, because: str
+) -> None:
+    (tmp_path / "kitchen.py").write_text(OWN_SERVER.replace(old, new))
+    (tmp_path / "own.py").write_text("from kitchen import server\n")
+    output = await refused(tmp_path, "own:server")
+    assert output.startswith("perdure: cannot import own: ")
+    assert because in output
+    line += OWN_SERVER.splitlines().index("@server.tool()") + 1
+    assert output.endswith(f" (kitchen.py, line {line})\n")
+    assert output.count("\n") == 1
+
+
+async def test_any_other_error_of_a_module_keeps_its_traceback_in_the_users_code(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("import re\n\nre.compile('(')\n")
+    output = await refused(tmp_path, "own:server")
+    assert output.startswith("perdure: cannot import own:\n")
+    assert 'own.py", line 3, in <module>' in output
+    assert "missing ), unterminated subpattern" in output.splitlines()[-1]
 
 
 async def test_a_database_that_does_not_answer_is_worth_another_try(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN_SERVER)
-    said = await refused(tmp_path, "own:unreachable", code=1)
-    assert "the server is unreachable" in said
-    assert said.endswith("; try again later\n")
-    assert "hunter2" not in said
+    output = await refused(tmp_path, "own:unreachable", code=1)
+    assert "the server is unreachable" in output
+    assert output.endswith("; check the host and port of the storage, or try again later\n")
+    assert "hunter2" not in output
 
 
 def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
@@ -173,6 +229,6 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
         cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert ended.returncode == 2, ended
-    assert "install the web extra: pip install 'perdure[web]', or use" in ended.stderr
+    assert f"use --no-dashboard, or {install_extra('web')}\n" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert list(tmp_path.iterdir()) == []

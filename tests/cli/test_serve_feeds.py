@@ -16,7 +16,8 @@ from perdure.storage import open_storage
 
 from ..conditions import wait_until
 from ..test_examples import sampled, visiting
-from .feeds_folder import PATIENCE, Place, a_place, now
+from .command import TIMEOUT
+from .feeds_folder import FeedsFolder, feeds_folder, now
 from .serve_process import anyone, content_of, ended_well, refused
 from .user_servers import OWN_SERVER
 
@@ -24,9 +25,9 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def place(tmp_path: Path, anyio_backend: str) -> AsyncGenerator[Place]:
+async def place(tmp_path: Path, anyio_backend: str) -> AsyncGenerator[FeedsFolder]:
     """A folder with the default storage, and settings that name a Bluesky alone."""
-    async with a_place(tmp_path, name="perdure.db") as made:
+    async with feeds_folder(tmp_path, name="perdure.db") as made:
         made.write_settings(url=None)
         yield made
 
@@ -36,15 +37,15 @@ def root_of(url: str) -> str:
 
 
 async def test_accounts_that_are_added_meanwhile_are_polled_shown_and_released_at_the_end(
-    place: Place,
+    place: FeedsFolder,
 ) -> None:
     alice = place.person("alice.test", 3)
     async with sampled(place.folder, "--feeds") as server, anyone() as browser:
         page = f"{root_of(server.url)}/feeds"
         assert "perdure feeds add HANDLE" in (await browser.get(page)).text
-        assert "feeds       polled from Bluesky" in server.program.said
+        assert "feeds       polled from Bluesky" in server.program.output
         await place.feeds("add", "alice.test")  # in the same folder, it needs no option
-        await server.program.until_said("[INITIAL] alice.test: 3 posts, 0 URLs across 1 pages")
+        await server.program.wait_for_output("[INITIAL] alice.test: 3 posts, 0 URLs across 1 pages")
         assert "alice.test" in (await browser.get(page)).text
         health = (await browser.get(f"{root_of(server.url)}/health")).json()
         assert health == {"status": "ok", "feeds": "polled"}
@@ -52,23 +53,23 @@ async def test_accounts_that_are_added_meanwhile_are_polled_shown_and_released_a
         place.world.publish(alice, "news")
         async with place.store() as store:
             await store.update(alice, lambda account: replace(account, next_poll_at=now()))
-        await wait_until(lambda: place.fake.under_way > 0, PATIENCE)
+        await wait_until(lambda: place.fake.in_flight > 0, TIMEOUT)
         code = await server.program.end(signal.SIGTERM)
     ended_well(server.program, code)
     assert (await place.account(alice)).lease is None
     assert len(await place.items(alice)) == 3
 
 
-async def test_wrong_credentials_are_logged_and_shown_and_do_not_end_the_server(place: Place) -> None:
+async def test_wrong_credentials_are_logged_and_shown_and_do_not_end_the_server(place: FeedsFolder) -> None:
     alice, me = place.person("alice.test", 1), place.person("me.test")
     await place.added(alice)
     place.fake.sessions.passwords[me] = "right"
     place.write_settings(url=None, identifier="me.test")
     variables = {"PERDURE_BLUESKY_PASSWORD": "wrong"}
     async with sampled(place.folder, "--feeds", variables=variables) as server, anyone() as browser:
-        await server.program.until_said("feeds are not polled: ")
-        assert "as me.test failed" in server.program.said
-        assert "and its app password; trying again in 60 s" in server.program.said
+        await server.program.wait_for_output("feed polling stopped: ")
+        assert "as me.test failed" in server.program.output
+        assert "and its app password; restarting in 60 s" in server.program.output
         health = await browser.get(f"{root_of(server.url)}/health")
         assert (health.status_code, health.json()["status"]) == (200, "ok")
         assert health.json()["feeds"] == "not polled; see the server log"
@@ -79,18 +80,18 @@ async def test_wrong_credentials_are_logged_and_shown_and_do_not_end_the_server(
     assert (await place.account(alice)).lease is None
 
 
-async def test_the_storage_is_that_of_the_users_own_server(place: Place) -> None:
+async def test_the_storage_is_that_of_the_users_own_server(place: FeedsFolder) -> None:
     (place.folder / "own.py").write_text(OWN_SERVER)
     place.write_settings(url="sqlite:///elsewhere.db")
     place.url = f"sqlite:///{place.folder / 'own.db'}"
     await place.added(place.person("alice.test", 2))
     async with sampled(place.folder, "own:server", "--feeds") as server, anyone() as browser:
-        await server.program.until_said("[INITIAL] alice.test: 2 posts")
+        await server.program.wait_for_output("[INITIAL] alice.test: 2 posts")
         assert "alice.test" in (await browser.get(f"{root_of(server.url)}/feeds")).text
     assert not (place.folder / "elsewhere.db").exists()
 
 
-async def test_made_up_people_of_the_sample_tools_stay_available(place: Place) -> None:
+async def test_made_up_people_of_the_sample_tools_stay_available(place: FeedsFolder) -> None:
     """Bluesky does not know them; the poller reads them from where the tools do."""
     async with sampled(place.folder, "--feeds") as server, visiting(server.url) as (client, _):
         read = content_of(await client.call_tool("read_feeds", {"accounts": ["ada.example"]}))
@@ -102,13 +103,13 @@ async def test_made_up_people_of_the_sample_tools_stay_available(place: Place) -
         async def is_polled() -> bool:
             return (await place.account(ada.account_id)).poll_count > ada.poll_count
 
-        await wait_until(is_polled, PATIENCE)
+        await wait_until(is_polled, TIMEOUT)
     account = await place.account(ada.account_id)
     assert (account.status, account.consecutive_failures) == (ada.status, 0)
     assert place.fake.asked(actor=ada.account_id) == []
 
 
-async def test_bluesky_is_not_asked_for_the_profiles_of_made_up_people(place: Place) -> None:
+async def test_bluesky_is_not_asked_for_the_profiles_of_made_up_people(place: FeedsFolder) -> None:
     alice = place.person("alice.test")
     async with open_bluesky(load_settings(place.folder / "feeds.toml")) as bluesky:
         found = await with_simulated(bluesky).profiles([alice, "did:example:ada"])
@@ -132,9 +133,9 @@ async def test_settings_that_are_wrong_are_refused_before_anything_is_opened(
     assert because in await refused(tmp_path, "--feeds")
 
 
-async def test_settings_that_name_another_storage_are_warned_of(place: Place) -> None:
+async def test_settings_that_name_another_storage_are_warned_of(place: FeedsFolder) -> None:
     place.write_settings(url="sqlite:///elsewhere.db")
     async with sampled(place.folder, "--feeds") as server:
-        await server.program.until_said("ignoring `url` in the feeds settings")
+        await server.program.wait_for_output("ignoring `url` in the feeds settings")
     async with await open_storage(place.url):
         assert not (place.folder / "elsewhere.db").exists()

@@ -22,8 +22,8 @@ from perdure.storage.memory import MemoryEngine
 from ..conditions import wait_until
 from ..markers import server
 from ..mcp.raw_clients import Client2026
-from ..storage.sqlite_child import fill
 from ..storage.sqlite_helpers import padded
+from ..storage.sqlite_process import fill
 from ..test_examples import sampled
 from .serve_process import anyone
 
@@ -102,7 +102,7 @@ async def test_health_reports_writes_that_fail_until_they_succeed_again(
             await wait_until(is_well, seconds=30)
             await modern.until(await modern.start("print_report", {"year": 2026}), "completed")
             assert (await browser.get(address)).json() == {"status": "ok"}
-    assert "writes to the storage are failing: " in served.program.said
+    assert "writes to the storage are failing: " in served.program.output
 
 
 async def test_only_what_is_written_ends_the_report_of_a_failure(tmp_path: Path) -> None:

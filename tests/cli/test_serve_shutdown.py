@@ -1,4 +1,4 @@
-"""How `perdure serve` ends: killed, told once, told twice. What was not finished goes on at the next one."""
+"""How `perdure serve` ends: killed, or by one or two signals. Unfinished tasks resume at the next start."""
 
 from __future__ import annotations
 
@@ -47,31 +47,32 @@ async def test_a_report_is_finished_from_its_checkpoint_and_feeds_are_read_when_
         posts = content_of(await client.call_tool("recent_posts", {"limit": 200}))
         links = content_of(await client.call_tool("shared_links", {"limit": 3}))
 
-    begun = re.fullmatch(WRITTEN.format(2), text_of(written))
-    assert begun is not None, written
-    assert int(begun[1]) > 4
+    match = re.fullmatch(WRITTEN.format(2), text_of(written))
+    assert match is not None, written
+    assert int(match[1]) > 4
     assert read["accounts"] == 8
     assert read["items"] > 300  # a day of eight people
     assert 0 <= again["items"] - read["items"] <= 8  # what they posted meanwhile
-    _are_told_once_each(posts["result"], links["result"])
+    _are_listed_once_each(posts["result"], links["result"])
 
 
-def _are_told_once_each(posts: list[dict[str, Any]], most_shared: list[dict[str, Any]]) -> None:
+def _are_listed_once_each(posts: list[dict[str, Any]], top_links: list[dict[str, Any]]) -> None:
     uris = [post["uri"] for post in posts]
     assert len(uris) == len(set(uris)) == 200
-    assert len(most_shared) == 3
-    assert most_shared[0]["sharers"] == len(most_shared[0]["handles"]) > 1
-    assert all(name.endswith(".example") for name in most_shared[0]["handles"])
+    assert len(top_links) == 3
+    assert top_links[0]["sharers"] == len(top_links[0]["handles"]) > 1
+    assert all(name.endswith(".example") for name in top_links[0]["handles"])
 
 
-# Told once
+# After one signal
 
 
-async def test_it_ends_though_clients_are_connected_and_wait_and_the_report_goes_on_at_the_next_start(
+async def test_it_ends_although_clients_are_waiting_and_the_report_resumes_at_the_next_start(
     tmp_path: Path,
 ) -> None:
-    """One is told of each change of a task, another has a session open, a third looks at the dashboard. The
-    report that was stopped continues. Ctrl-C ends it as SIGTERM does, while a report is written.
+    """One client gets each change of a task, another has a session open, a third shows the dashboard.
+
+    The report that was stopped continues. Ctrl-C ends it as SIGTERM does, while a report is written.
     """
     pushed = ClientTasks(push=True)
     async with sampled(tmp_path) as server, anyone() as browser, Client2025(server.url) as core:
@@ -84,7 +85,7 @@ async def test_it_ends_though_clients_are_connected_and_wait_and_the_report_goes
                 await wait_until(lambda: has_page(report, 2), seconds=30)
                 code = await server.program.end(signal.SIGTERM)
     ended_well(server.program, code)
-    assert "SIGTERM: waiting for running tasks" in server.program.said
+    assert "SIGTERM: waiting for running tasks" in server.program.output
     async with sampled(tmp_path, "--no-dashboard") as server, visiting(server.url) as (client, tasks):
         result = await tasks.resume(client, report.save()).wait(60)
         other = await started(client, tasks, "build_report", LONG_REPORT)
@@ -93,7 +94,7 @@ async def test_it_ends_though_clients_are_connected_and_wait_and_the_report_goes
 
     assert re.fullmatch(WRITTEN.format(2), text_of(result)), result
     ended_well(server.program, code)
-    assert "SIGINT: waiting for running tasks" in server.program.said
+    assert "SIGINT: waiting for running tasks" in server.program.output
 
 
 async def test_streams_and_waiting_requests_are_answered_when_it_stops(tmp_path: Path) -> None:
@@ -131,22 +132,22 @@ async def _number_of_tasks(url: str, number: int) -> bool:
     return page.count('id="task-') == number
 
 
-# Told twice
+# After two signals
 
 
-async def test_told_twice_it_stops_dead_and_the_next_start_finishes_the_task(tmp_path: Path) -> None:
-    """Whichever signal it is told with."""
+async def test_a_second_signal_kills_it_and_the_next_start_finishes_the_task(tmp_path: Path) -> None:
+    """For each signal."""
     (tmp_path / "own.py").write_text(PATIENT)
     async with sampled(tmp_path, "own:server") as server:
         async with visiting(server.url) as (client, tasks):
             coffee = await started(client, tasks, "brew", {})
-            await wait_until(lambda: _has_begun(coffee), seconds=30)
+            await wait_until(lambda: _has_started(coffee), seconds=30)
         os.kill(server.program.pid, signal.SIGTERM)
-        await server.program.until_said(
+        await server.program.wait_for_output(
             "SIGTERM: waiting for running tasks; press Ctrl+C or send the signal again to stop immediately."
         )
         code = await server.program.end(signal.SIGINT)
-    assert (code, "Killed." in server.program.said) == (1, True), server.program.said
+    assert (code, "Killed." in server.program.output) == (1, True), server.program.output
     (tmp_path / "enough").touch()
     async with sampled(tmp_path, "own:server") as server, visiting(server.url) as (client, tasks):
         result = await tasks.resume(client, coffee.save()).wait(60)
@@ -163,8 +164,8 @@ async def test_when_the_http_server_fails_everything_else_still_ends_in_good_ord
         (tmp_path / "break").touch()
         code = await server.program.ended()
     assert (tmp_path / "cleaned").exists()
-    assert (code, "OSError: too many open files" in server.program.said) == (1, True), server.program.said
+    assert (code, "OSError: too many open files" in server.program.output) == (1, True), server.program.output
 
 
-async def _has_begun(task: ClientTask) -> bool:
-    return (await task.status()).variables.get("begun") is True
+async def _has_started(task: ClientTask) -> bool:
+    return (await task.status()).variables.get("started") is True

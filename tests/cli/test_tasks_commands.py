@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from perdure.runtime import Runtime
-from perdure.storage import open_storage
-from perdure.storage.time_types import system_clock
-from perdure.tasks import NewTask, Owner, Snapshot, Status, Success, TaskId, TaskStore, edits
+from perdure.storage import Delete, Insert, open_storage
+from perdure.storage.time_types import SECOND, system_clock
+from perdure.tasks import NewTask, Owner, Progress, Snapshot, Status, Success, TaskId, TaskStore, edits
+from perdure.tasks.listing import MAX_RECORDS_EXAMINED
 from perdure.tasks.task_log import log_entry
 
 from .. import task_edits
@@ -73,10 +75,12 @@ async def test_tasks_are_listed_shown_and_counted_without_saying_whose_they_are(
     assert seen.document["owner"] == ANA.digest
     ended = await run(url, "show", done.task.task_id)
     assert re.search(r'^result\n  \{\n    "pages": 12\n', ended.out, re.MULTILINE)
-    told = await run(url, "stats", "--json")
-    assert (told.document["counts"]["completed"], told.document["unclaimed"]) == (1, 1)
-    assert re.search(r"^tasks +2: 1 working, .* 1 completed", (await run(url, "stats")).out)
-    for each in (listed, shown, seen, ended, told):
+    counted = await run(url, "stats", "--json")
+    assert (counted.document["counts"]["completed"], counted.document["unclaimed"]) == (1, 1)
+    assert re.search(
+        r"^tasks +2: 1 working \(queued or running\), .* 1 completed", (await run(url, "stats")).out
+    )
+    for each in (listed, shown, seen, ended, counted):
         assert SUBJECT not in each.out + each.err
         assert is_harmless(each.out), each.out
 
@@ -96,13 +100,38 @@ async def test_tasks_of_all_applications_are_listed_with_their_application(tmp_p
         assert [(each["task_id"], each["application"]) for each in page["tasks"]] == [(task_id, name)]
 
 
+async def test_only_a_complete_list_without_tasks_says_that_there_are_none(tmp_path: Path) -> None:
+    url = folder_url(tmp_path)
+    async with await open_storage(url) as storage:
+        made = (await TaskStore(storage, application="tests").create(ANA, CALL)).record
+        assert (await run(url, "list", "--name", "other")).err == "No tasks found.\n"
+        damaged = await put(storage, made, "{}", now=system_clock())
+        assert (await run(url, "list")).err == (
+            f"Task {made.key} is damaged; check the storage with `perdure doctor`.\n"
+        )
+        for start in range(0, MAX_RECORDS_EXAMINED, 25):
+            records = [
+                replace(made, key=key, body=changed(made.body, task_id=key))
+                for key in (f"{number:032}" for number in range(start, start + 25))
+            ]
+            await storage.commit([Insert(record=each) for each in records], now=system_clock())
+        await storage.commit([Delete(before=damaged)], now=system_clock())
+        await TaskStore(storage, application="other").create(ANA, CALL)
+    page = await run(url, "list", "--application", "third")
+    found, more = page.err.splitlines()
+    assert found == "No matching tasks found so far."
+    assert more.startswith("For more tasks, use --after ")
+    rest = await run(url, "list", "--application", "third", "--after", more.split()[-1])
+    assert rest.err == "No tasks found.\n"
+
+
 async def test_a_storage_of_a_development_version_is_refused(tmp_path: Path) -> None:
     url = folder_url(tmp_path)
     async with await open_storage(url) as storage:
         made = (await TaskStore(storage, application="shop").create(ANA, CALL)).record
         await put(storage, made, changed(made.body, format=1), now=system_clock())
-    said = await refused(url, "list", code=2)
-    assert "its tasks have format 1, which only development versions of perdure wrote" in said
+    output = await refused(url, "list", code=2)
+    assert "its tasks have format 1, which only development versions of perdure wrote" in output
 
 
 async def test_the_attempts_at_a_task_are_shown_and_what_they_say_is_harmless(tmp_path: Path) -> None:
@@ -117,9 +146,9 @@ async def test_the_attempts_at_a_task_are_shown_and_what_they_say_is_harmless(tm
     shown = await run(url, "show", made.task.task_id)
     assert re.search(r"created\n.* started\n.* released: lost", shown.out)
     assert is_harmless(shown.out), shown.out
-    (told,) = (await run(url, "show", made.task.task_id, "--json")).document["history"]
-    assert told["reason"] == f"lost{HOSTILE}"
-    assert told["begun_at"] <= told["ended_at"]
+    (attempt,) = (await run(url, "show", made.task.task_id, "--json")).document["history"]
+    assert attempt["reason"] == f"lost{HOSTILE}"
+    assert attempt["begun_at"] <= attempt["ended_at"]
 
 
 async def test_the_log_of_a_task_is_shown_and_what_it_says_is_harmless(tmp_path: Path) -> None:
@@ -151,8 +180,10 @@ async def test_a_terminal_shows_the_tasks_as_they_change(tmp_path: Path) -> None
     async with a_server(folder_url(tmp_path)) as runtime:
         made = await runtime.submit("count", owner=ANA)
         async with terminal(folder_url(tmp_path), "watch") as shown:
-            await shown.until(r"id +state +name +age +progress +application +owner +message")
-            text = await shown.until(r"working +count +\d+ s +.* at \d+")
+            await shown.until(
+                r"id +status +name +created \(UTC\) +duration +progress +application +owner +message"
+            )
+            text = await shown.until(r"running +count +[\d:]{8} +\d+ s +\d+/1000 .* at \d+")
             first = int(re.findall(r" at (\d+)", text)[-1])
             while int(re.findall(r" at (\d+)", shown.text)[-1]) == first:
                 await shown.until(rf"(?s){re.escape(shown.text)}.+")
@@ -160,10 +191,77 @@ async def test_a_terminal_shows_the_tasks_as_they_change(tmp_path: Path) -> None
             await shown.until(r"cancelled +count")
             shown.interrupt()
             assert await shown.ended() == 0
-    assert made.task.task_id[:12] in shown.text
+    assert made.task.task_id[:8] in shown.text
     for obeyed in ("\x1b]0;", "\x9b", "\u202e"):
         assert obeyed not in shown.seen
     assert shown.seen.count("\x1b[?25l") == shown.seen.count("\x1b[?25h") == 1  # the cursor is back
+
+
+LONG = "copying the pages of the quarterly report of the northern region into the archive"
+
+
+@pytest.mark.parametrize("command", ["list", "watch"])
+@pytest.mark.parametrize(
+    ("columns", "shown_message"),
+    [(60, None), (80, r"copying the .*…"), (120, r"copying the pages of .*…"), (200, LONG)],
+)
+async def test_a_long_message_leaves_ids_names_and_times_whole_in_a_terminal(
+    tmp_path: Path, command: str, columns: int, shown_message: str | None
+) -> None:
+    url = folder_url(tmp_path)
+    async with await open_storage(url) as storage:
+        store = TaskStore(storage, application="tests")
+        held = await task_edits.claim(store, await store.create(ANA, CALL))
+        await task_edits.report(store, held, message=LONG, progress=Progress(done=17, total=1000))
+    async with terminal(url, command, columns=columns) as seen:
+        row = rf"{held.task.task_id[:8]}  running  build_report  .*\b\d+ s +17/1000.*?\n"
+        text = await seen.until(row)
+        if shown_message is None:
+            await seen.until("no room for messages" if command == "list" else row)
+        else:
+            assert re.search(shown_message, text), text
+        if command == "watch":
+            seen.interrupt()
+        assert await seen.ended() == 0
+    lines = [line.rstrip() for line in seen.text.splitlines() if "running" in line]
+    assert all(len(line) <= columns for line in lines), lines
+
+
+async def test_the_times_of_a_task_are_when_it_was_created_and_how_long_it_took(tmp_path: Path) -> None:
+    url = folder_url(tmp_path)
+    async with await open_storage(url) as storage:
+        earlier = TaskStore(storage, application="tests", clock=lambda: system_clock() - 3600 * SECOND)
+        made = await earlier.create(ANA, CALL)
+        await task_edits.finish(earlier, made, Success.of({"pages": 12}))
+    listed = (await run(url, "list")).out
+    assert re.search(r"  completed +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC  0 s  ", listed), listed
+    shown = (await run(url, "show", made.task.task_id)).out
+    assert re.search(r"^created +.* UTC \(1 h ago\)\nduration +\d+ ms$", shown, re.MULTILINE), shown
+
+
+@pytest.mark.parametrize(
+    ("given", "because"),
+    [
+        ("done", "'done' is not one of working, input_required, completed, failed, cancelled"),
+        ("running", "a task that is running has the status working; use --status working"),
+        ("waiting to retry", "a task that is waiting to retry has the status working; use --status working"),
+    ],
+)
+async def test_an_unknown_status_is_refused_and_the_words_of_the_list_are_explained(
+    tmp_path: Path, given: str, because: str
+) -> None:
+    ended = await run(folder_url(tmp_path), "list", "--status", given, code=2)
+    output = " ".join(re.sub(r"[│╭╮╰╯─]", "", ended.err).split())
+    assert output.endswith(f"Invalid value for '--status': {because}"), output
+
+
+@pytest.mark.parametrize("given", ["input_required", "input required", "input-required"])
+async def test_a_status_may_be_written_as_it_is_shown(tmp_path: Path, given: str) -> None:
+    url = folder_url(tmp_path)
+    async with await open_storage(url) as storage:
+        await TaskStore(storage, application="tests").create(ANA, CALL)
+    assert (await run(url, "list", "--status", given)).out == ""
+    assert "  queued  " in (await run(url, "list", "--status", "working")).out
 
 
 FAILED = {"content": [{"type": "text", "text": "out of paper"}], "isError": True}
@@ -183,7 +281,7 @@ async def test_a_task_whose_result_reports_an_error_is_listed_counted_coloured_a
     assert re.fullmatch(rf"{printed}  failed  .*  build_report  out of paper\n", listed)
     assert (await run(url, "list", "--status", "completed")).out == ""
     shown = (await run(url, "show", printed)).out
-    assert re.search(r"^state +failed$", shown, re.MULTILINE)
+    assert re.search(r"^status +failed$", shown, re.MULTILINE)
     assert re.search(r"^message +out of paper$", shown, re.MULTILINE)
     document = (await run(url, "show", printed, "--json")).document
     assert (document["status"], document["state"], document["has_error"]) == ("failed", "failed", True)
@@ -205,8 +303,8 @@ async def test_watching_one_task_ends_as_the_task_does(tmp_path: Path) -> None:
         assert '"state":"completed"' in (await watching).out.splitlines()[-1]
         other = await asking(runtime)
         await runtime.cancel(ANA, other.task.task_id)
-        told = await run(url, "watch", other.task.task_id, code=1)
-        assert re.search(rf"UTC  {other.task.task_id}  cancelled ", told.out)
+        result = await run(url, "watch", other.task.task_id, code=1)
+        assert re.search(rf"UTC  {other.task.task_id}  cancelled ", result.out)
 
 
 # Answering
@@ -243,16 +341,16 @@ async def test_an_answer_comes_from_the_command_line_and_must_fit_the_form(tmp_p
     async with a_server(url) as runtime:
         asked = await asking(runtime)
         task_id = asked.task.task_id
-        said = await refused(url, "answer", task_id, code=2)
-        assert "use NAME=VALUE" in said
-        said = await refused(url, "answer", task_id, "name=Ana", "pages=3", "colour=green", code=2)
-        assert "colour is not one of the choices" in said
+        output = await refused(url, "answer", task_id, code=2)
+        assert "use NAME=VALUE" in output
+        output = await refused(url, "answer", task_id, "name=Ana", "pages=3", "colour=green", code=2)
+        assert "colour is not one of the choices" in output
         key = next(iter(asked.task.outstanding))
-        assert key not in said  # nobody has given it, and it says nothing
-        said = await refused(url, "answer", task_id, "pages=3", "colour=blue", code=2)
-        assert "invalid answer: 'name' is a required property; " in said
-        said = await refused(url, "answer", task_id, "--value", '{"name": "\\u009b31m\\n"}', code=2)
-        assert is_harmless(said)
+        assert key not in output  # it has no value, so nothing is shown
+        output = await refused(url, "answer", task_id, "pages=3", "colour=blue", code=2)
+        assert "invalid answer: 'name' is a required property; " in output
+        output = await refused(url, "answer", task_id, "--value", '{"name": "\\u009b31m\\n"}', code=2)
+        assert is_harmless(output)
         await refused(url, "answer", task_id, "pages=many", code=2)
         unknown = "the form has no field nosuch; its fields are name, pages, colour, signed, note\n"
         filled = ("name=Ana", "pages=3", "colour=blue")
@@ -286,7 +384,7 @@ async def test_a_task_is_cancelled_once(tmp_path: Path) -> None:
     )
 
 
-async def test_what_would_be_removed_is_told_before_it_is(tmp_path: Path) -> None:
+async def test_a_dry_run_reports_what_would_be_deleted(tmp_path: Path) -> None:
     url = folder_url(tmp_path)
     async with await open_storage(url) as storage:
         store = TaskStore(storage, application="tests")
@@ -294,8 +392,8 @@ async def test_what_would_be_removed_is_told_before_it_is(tmp_path: Path) -> Non
         for _ in range(2):
             await task_edits.finish(store, await store.create(ANA, CALL), Success.of(1))
         options = ("--older-than", "0s")
-        told = await run(url, "purge", *options, "--dry-run")
-        assert told.out == "0 expired tasks would be deleted\n2 finished tasks would be deleted\n"
+        result = await run(url, "purge", *options, "--dry-run")
+        assert result.out == "0 expired tasks would be deleted\n2 finished tasks would be deleted\n"
         assert len((await store.list(ANA)).tasks) == 3
         report = (await run(url, "purge", *options, "--json")).document
         assert report == {"expired": 0, "finished": 2, "dry_run": False}
@@ -305,7 +403,7 @@ async def test_what_would_be_removed_is_told_before_it_is(tmp_path: Path) -> Non
 # What cannot be done
 
 
-async def test_what_is_not_there_is_told_in_one_line(tmp_path: Path) -> None:
+async def test_a_missing_task_is_reported_in_one_line(tmp_path: Path) -> None:
     url = folder_url(tmp_path)
     assert "set --url or PERDURE_URL" in await refused(url, "list", code=2)
     assert not (tmp_path / "tasks.db").exists()
@@ -315,9 +413,9 @@ async def test_what_is_not_there_is_told_in_one_line(tmp_path: Path) -> None:
     assert "at least 6 characters" in await refused(url, "show", "012", code=2)
     assert "invalid cursor" in await refused(url, "list", "--after", "x", code=2)
     assert "private to one process" in await refused("memory:", "list", code=2)
-    secret = "hunter2"  # noqa: S105 - the point is that it is not told
+    secret = "hunter2"  # noqa: S105 - tests check that it is not printed
     unreachable = await refused(f"postgresql://u:{secret}@127.0.0.1:1/db", "list", code=1)
-    assert unreachable.endswith("; try again later\n")
+    assert unreachable.endswith("; check the host and port of the storage, or try again later\n")
     assert secret not in unreachable
 
 

@@ -103,7 +103,7 @@ KINDS = pytest.mark.parametrize("code", [SDK, LOW_LEVEL, FASTMCP], ids=["sdk", "
 @asynccontextmanager
 async def worker(folder: Path, *options: str) -> AsyncGenerator[Program]:
     async with running(folder, *WORKING, "own:server", *options) as program:
-        await program.until_said(" of kitchen on sqlite, functions: brew\n")
+        await program.wait_for_output(" of kitchen on sqlite, functions: brew\n")
         yield program
 
 
@@ -122,7 +122,7 @@ async def test_the_tools_of_a_server_run_on_a_worker_elsewhere_and_the_server_ru
         sampled(tmp_path, "own:server", "--no-work") as server,
         visiting(server.url) as (client, tasks),
     ):
-        assert "run by workers only" in server.program.said
+        assert "run by workers only" in server.program.output
         task = await started(client, tasks, "brew", {"cups": 2})
         await anyio.sleep(1)
         assert await attempts(tmp_path, task.id) == 0
@@ -135,8 +135,8 @@ async def test_the_tools_of_a_server_run_on_a_worker_elsewhere_and_the_server_ru
                 answer = await core.send("tasks/result", {"taskId": task_id})
                 assert answer.result["content"][0]["text"] == f"4 cups by {first.pid}"
             assert await first.end(signal.SIGTERM) == 0
-        assert first.said.endswith("Stopped.\n")
-        assert "Traceback" not in first.said + server.program.said
+        assert first.output.endswith("Stopped.\n")
+        assert "Traceback" not in first.output + server.program.output
 
 
 @row(124)
@@ -162,7 +162,7 @@ async def test_a_worker_lets_its_runs_end_at_a_signal_and_reports_its_health(tmp
 
         await wait_until(is_running)
         os.kill(program.pid, signal.SIGTERM)
-        await program.until_said("SIGTERM: waiting for running tasks")
+        await program.wait_for_output("SIGTERM: waiting for running tasks")
 
         async def is_unready() -> bool:
             return (await probe.get("/ready")).json() == {"status": "stopping"}

@@ -95,13 +95,13 @@ server = MCPServer("kitchen", **tasks.attach())
 @server.tool()
 @tasks.durable(retries=3)
 async def brew(task: Task) -> str:
-    """Brew, for as long as nobody has said that it is enough."""
-    await task.set_variables({"begun": True})
+    """Brew until the task is cancelled."""
+    await task.set_variables({"started": True})
     while not await anyio.Path("enough").exists():
         await anyio.sleep(0.05)
     return f"coffee, in attempt {task.attempt}"
 '''
-"""Waits ten minutes for what runs, when it is told to stop; and a worker that was lost is missed soon."""
+"""Waits ten minutes for running tasks when it is stopped, and soon notices lost workers."""
 
 CLEANING = """
 from contextlib import asynccontextmanager

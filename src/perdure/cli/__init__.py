@@ -1,8 +1,10 @@
-"""The `perdure` command. It requires the `cli` extra: `pip install 'perdure[cli]'`."""
+"""The `perdure` command. It requires the `cli` extra."""
 
 from __future__ import annotations
 
 import sys
+
+from ..storage.install_advice import install_extra
 
 
 def main() -> None:
@@ -11,6 +13,6 @@ def main() -> None:
         from .commands import commands  # noqa: PLC0415 (the extra may be missing)
         from .errors import report_errors  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        sys.exit(f"{error.name} is not installed; install the cli extra: pip install 'perdure[cli]'")
+        sys.exit(f"{error.name} is not installed; {install_extra('cli')}")
     with report_errors():
         commands()

@@ -1,4 +1,4 @@
-"""Makes `python -m perdure.cli` run the `perdure` command."""
+"""Runs the `perdure` command, so that `python -m perdure.cli` works too."""
 
 from . import main
 

@@ -35,19 +35,27 @@ from .output import (
     stderr,
     to_json,
 )
+from .samples import samples
 from .serve.command import serve
 from .tasks.commands import tasks
 from .worker import worker
 
-commands = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False)
+MERGE_HELP = "Copy even if TARGET is not empty. Records that exist in both storages must be identical."
+REPAIR_HELP = "Correct wrong counters, and quarantine or replace damaged records."
+
+# `rich_markup_mode=None`: rich would show the help in columns, and cut off what does not fit into them.
+commands = typer.Typer(
+    rich_markup_mode=None, no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False
+)
 commands.add_typer(tasks)
 commands.add_typer(feeds)
 command(commands)(serve)
-commands.command()(worker)
+command(commands)(worker)
+command(commands)(samples)
 
 
-def _print_version(*, wanted: bool) -> None:
-    if wanted:
+def _print_version(*, value: bool) -> None:
+    if value:
         print_result(_versions())
         raise typer.Exit
 
@@ -76,19 +84,20 @@ def migrate(options: CommonOptions) -> None:
 def copy(
     target: Annotated[str, Argument(metavar="TARGET", help="URL of the storage to copy to.")],
     *,
-    merge: Annotated[bool, Option("--merge", help="Copy even if TARGET is not empty.")] = False,
+    merge: Annotated[bool, Option("--merge", help=MERGE_HELP)] = False,
     options: CommonOptions,
 ) -> None:
     """Copy all records from the storage at --url to another storage, and verify the copy.
 
-    First stop all servers and workers that use either storage. To resume a copy, run the command again.
+    First stop all servers and workers that use either storage. To resume an interrupted copy, run the command
+    again.
     """
     require_shared(target)
     source = options.existing_storage()
     with stderr.status("copying") as status:
 
         def show(progress: CopyProgress) -> None:
-            status.update(f"{progress.space}: {progress.records} records {progress.step}")
+            status.update(f"{progress.space}: {plural(progress.records, 'record')} {progress.step}")
 
         work = partial(copy_storage, merge=merge, on_progress=show, on_live_claims=_warn_about_claims)
         try:
@@ -108,7 +117,7 @@ def _warn_about_claims(live: LiveClaims) -> None:
     print_message(f"{' and '.join(busy)}; their changes may be lost. Stop all servers and workers first.")
 
 
-@commands.command()
+@command(commands)
 def key() -> None:
     """Print a new encryption key for PERDURE_ENCRYPTION_KEY. Keep it secret, and keep a copy of it."""
     print_result(new_key())
@@ -117,7 +126,7 @@ def key() -> None:
 @command(commands)
 def doctor(
     *,
-    repair: Annotated[bool, Option("--repair", help="Fix counters and quarantine damaged records.")] = False,
+    repair: Annotated[bool, Option("--repair", help=REPAIR_HELP)] = False,
     options: CommonOptions,
 ) -> None:
     """Check the storage for damage and reclaim unused space. Exit with status 1 if problems remain."""
@@ -133,14 +142,16 @@ def _render_health(health: HealthReport, *, repair: bool) -> Iterator[str]:
     yield f"Writing and deleting a record: {health.write_seconds * 1000:.0f} ms"
     if server.clock_offset is not None:
         word = "ahead of" if server.clock_offset > 0 else "behind"
-        yield f"Server clock: {abs(server.clock_offset):.3f} s {word} this one (±{server.offset_error:.3f} s)"
+        offset = f"{abs(server.clock_offset):.3f} s {word} the local clock"
+        yield f"Server clock: {offset} (±{server.offset_error:.3f} s)"
     yield from _render_applications(health.applications)
     yield from health.findings
     if health.remaining:
-        advice = "Use --repair to correct wrong counters and quarantine damaged records."
-        yield "Some problems could not be repaired; run doctor again to list them." if repair else advice
+        failed = "Some problems could not be repaired; run `perdure doctor` again to list them."
+        advice = "Use --repair to correct wrong counters, and to quarantine or replace damaged records."
+        yield failed if repair else advice
     if health.newer:
-        yield f"Written by a newer version of perdure, left unchanged: {plural(health.newer, 'record')}"
+        yield f"Written by a newer version of perdure and left unchanged: {plural(health.newer, 'record')}"
     yield from _render_keys(health)
     if health.quarantined:
         yield f"In quarantine: {plural(health.quarantined, 'damaged record')}"

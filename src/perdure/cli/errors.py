@@ -1,8 +1,8 @@
 """The errors that commands report, and the exit codes of the `perdure` command.
 
 0   success.
-1   failure: the storage or the feed source is unavailable, a task or an account is in the wrong state, or a
-    check found a problem. The same command may succeed later.
+1   failure: the storage or the feed source is unavailable, a task or an account is in the wrong state, a
+    watched task did not complete, or a check found a problem. The same command may succeed later.
 2   usage error: the command fails until you change its arguments, the settings or the storage.
 """
 
@@ -14,6 +14,7 @@ from typing import TypeAlias, cast
 
 from ..feeds import errors as feeds
 from ..operating.errors import AmbiguousId, IdTooShort, MaintenanceError
+from ..runtime.startup_error import with_advice
 from ..storage.errors import PerdureError, StorageError, StorageFailed
 from ..tasks.errors import CorruptRecord, InvalidCursor, InvalidValue, MalformedAnswer, NotFound
 from .output import one_line, print_message
@@ -68,5 +69,4 @@ def error_message(error: ReportedError) -> str:
     """Return the message to print. It is a single line unless `error` is a `CommandError`."""
     if isinstance(error, CommandError):
         return str(error)
-    message = one_line(str(error))
-    return f"{message}; try again later" if error.retryable and "try again" not in message else message
+    return one_line(with_advice(error))

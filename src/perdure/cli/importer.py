@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import importlib
 import sys
+import sysconfig
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
-from .errors import CommandError
+import perdure
+
+from ..storage.errors import PerdureError
+from .errors import CommandError, error_message
+
+_PERDURE = Path(perdure.__file__).parent
+_INSTALLED = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
 
 
 def load(name: str) -> object:
-    """Import the object `name`, which has the form `module:attribute`."""
+    """Import the object that `name` refers to. `name` has the form `module:attribute`."""
     module_name, _, attribute = name.partition(":")
-    if not (module_name and attribute):
-        raise CommandError(f"invalid name {name!r}; use the form module:server")
+    if not (attribute and all(part.isidentifier() for part in module_name.split("."))):
+        raise CommandError(
+            f"invalid name {name!r}; use the form module:server, in the directory of the module"
+        )
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -23,8 +33,15 @@ def load(name: str) -> object:
     except Exception as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{module_name}.".startswith(f"{missing}."):
-            raise CommandError(f"no module named {missing!r} in this directory or environment") from error
+            raise CommandError(
+                f"no module named {missing!r} in this directory or environment; "
+                "change to the directory of the module, or install its package"
+            ) from error
         frames = traceback.extract_tb(error.__traceback__)
+        if isinstance(error, PerdureError):  # its message says what to change
+            place = _user_frame(frames)
+            where = "" if place is None else f" ({_short(place.filename)}, line {place.lineno})"
+            raise CommandError(f"cannot import {module_name}: {error_message(error)}{where}") from error
         own = [each for each in frames if "importlib" not in each.filename and each.filename != __file__]
         trace = "".join([*traceback.format_list(own), *traceback.format_exception_only(error)]).rstrip()
         raise CommandError(f"cannot import {module_name}:\n{trace}") from error
@@ -32,3 +49,20 @@ def load(name: str) -> object:
     if found is None:
         raise CommandError(f"module {module_name} has no attribute {attribute!r}; check the spelling")
     return found
+
+
+def _user_frame(frames: Sequence[traceback.FrameSummary]) -> traceback.FrameSummary | None:
+    """Return the last frame in the user's own code, or in an installed package if there is no such frame."""
+    outside = [each for each in frames if Path(each.filename).is_file() and not _is_below(each, [_PERDURE])]
+    own = [each for each in outside if not _is_below(each, _INSTALLED)]
+    return next(reversed(own or outside), None)
+
+
+def _is_below(frame: traceback.FrameSummary, folders: Sequence[Path]) -> bool:
+    return any(Path(frame.filename).is_relative_to(folder) for folder in folders)
+
+
+def _short(file: str) -> str:
+    """Return a path relative to the current directory if the file is inside that directory."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file

@@ -9,6 +9,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from textwrap import wrap
 from typing import Any, cast, get_args
 
 import msgspec
@@ -20,17 +21,22 @@ from ..operating import TaskDetail, TaskSummary, Throughput, outcome_json
 from ..operating.times import iso
 from ..tasks import Status
 
+MIN_WRAP_WIDTH = 20
+"""Minimum width to which values are wrapped, in characters, even if the terminal is narrower."""
+
+_NAMES = {Status.WORKING: "working (queued or running)", Status.INPUT_REQUIRED: "input required"}
+
 stdout = Console(highlight=False, emoji=False)
 stderr = Console(stderr=True, highlight=False, emoji=False)
 
 
 def print_result(text: str) -> None:
-    """Print text to standard output, without control characters."""
+    """Print text to standard output, without control characters except newlines."""
     typer.echo(strip_control(text))
 
 
 def print_message(text: str) -> None:
-    """Print a message to standard error, without control characters."""
+    """Print a message to standard error, without control characters except newlines."""
     stderr.print(strip_control(text), soft_wrap=True, markup=False)
 
 
@@ -55,16 +61,26 @@ def plural(count: int, one: str, many: str | None = None) -> str:
 
 
 def describe_counts(counts: Mapping[Status, int]) -> str:
-    """Return the number of tasks, and how many of them have each status."""
-    parts = ", ".join(f"{count} {status.value.replace('_', ' ')}" for status, count in counts.items())
+    """Return a text with the total number of tasks, and the number of tasks with each status."""
+    parts = ", ".join(f"{count} {_NAMES.get(status, status.value)}" for status, count in counts.items())
     return f"{sum(counts.values())}: {parts}"
 
 
 def key_values(*rows: tuple[str, str]) -> Iterator[str]:
-    """Yield a line for each name and its value. The values are aligned in a column."""
-    width = max(len(name) for name, _ in rows)
+    """Yield a line for each name and its value. The values are aligned in a column.
+
+    In a terminal, long values are wrapped within that column.
+    """
+    indent = max(len(name) for name, _ in rows) + 2
     for name, value in rows:
-        yield f"{name:<{width}}  {value}"
+        first, *others = _wrap(value, stdout.width - indent) if stdout.is_interactive else [value]
+        yield f"{name:<{indent}}{first}"
+        for line in others:
+            yield f"{'':<{indent}}{line}"
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    return wrap(text, max(width, MIN_WRAP_WIDTH), break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def print_json(value: object) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from collections.abc import AsyncGenerator, Coroutine
@@ -11,14 +10,17 @@ from typing import TypeVar
 
 import anyio
 
+from ..runtime.background import run_in_background
 from .output import print_message
 
 T = TypeVar("T")
 
+RECOVERY = "Running tasks will be recovered by another worker or at the next start."
+
 
 @asynccontextmanager
 async def stop_signals(
-    stopping: str, killed: str, *, exit_code: int | None = 1
+    stopping: str = "waiting for running tasks", killed: str = RECOVERY, *, exit_code: int | None = 1
 ) -> AsyncGenerator[anyio.Event]:
     """Yield an event that is set at the first SIGTERM or SIGINT. The second signal ends the process.
 
@@ -40,20 +42,6 @@ async def stop_signals(
             group.start_soon(listen)
             yield stop
             group.cancel_scope.cancel()
-
-
-@asynccontextmanager
-async def run_in_background(work: Coroutine[None, None, T]) -> AsyncGenerator[asyncio.Task[T]]:
-    """Run `work` in a task until the `async with` block ends. Errors in `work` do not end the block.
-
-    The task is cancelled once and then awaited. A cancel scope would also cancel cleanup in `work`.
-    """
-    task = asyncio.create_task(work)
-    try:
-        yield task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def run_until_signal(work: Coroutine[None, None, T], stopping: str, killed: str) -> T | None:

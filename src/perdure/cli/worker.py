@@ -1,4 +1,4 @@
-"""The `perdure worker` command, which runs the tasks of an app, or of an MCP server without serving it."""
+"""The `perdure worker` command, which runs the tasks of an `App` or of an MCP server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Annotated
 
 import anyio
@@ -16,28 +16,30 @@ from typer import Argument, Context, Option
 from ..runtime import App, Runtime
 from .errors import CommandError
 from .importer import load
-from .options import VerboseOption, refuse_options, require_shared
+from .options import VerboseOption, refuse_options, require_shared, require_shared_storage
 from .output import configure_logging, print_message
 from .serve.command import ServeOptions
 from .signals import stop_signals
 
-TARGET_HELP = "The server or App whose tasks to run, such as mymodule:server."
-PORT_HELP = "Serve /health and /ready on this port. Default: no port."
+TARGET_HELP = "Server or App to run tasks for, such as mymodule:server."
+PORT_HELP = "Serve /health and /ready on this port. Default: not served."
 
 
 def worker(
     context: Context,
     target: Annotated[str, Argument(metavar="MODULE:SERVER", help=TARGET_HELP)],
     *,
-    host: Annotated[str, Option(help="Address of the health port.")] = "127.0.0.1",
-    port: Annotated[int | None, Option(min=1, max=65535, help=PORT_HELP)] = None,
+    host: Annotated[
+        str, Option(metavar="ADDRESS", help="Address to listen on, if --port is set.")
+    ] = "127.0.0.1",
+    port: Annotated[int | None, Option(metavar="PORT", min=1, max=65535, help=PORT_HELP)] = None,
     url: Annotated[str | None, Option(metavar="URL", hidden=True)] = None,  # noqa: ARG001 (refused below)
     verbose: VerboseOption = False,
 ) -> None:
     """Run the durable tools of a server, or the functions of an App, until stopped (Ctrl+C or SIGTERM).
 
-    The server is not served: its lifespan is entered, and the worker waits for tasks. Start any number of
-    workers, on any machine that reaches the storage.
+    The worker runs the server's lifespan (its startup and shutdown code), but does not accept MCP requests.
+    You can start any number of workers, on any machine that can reach the storage.
     """
     configure_logging(verbose=verbose)
     refuse_options(context, target, "url")
@@ -60,7 +62,7 @@ async def _open_app(app: App) -> AsyncGenerator[Runtime]:
 
 @asynccontextmanager
 async def _open_server(name: str, options: ServeOptions) -> AsyncGenerator[Runtime]:
-    """Enter the lifespan of a server, in which its tasks run."""
+    """Load a server and enter its lifespan, so that its tasks run. Yield the server's runtime."""
     # MCP is slow to import, and an app does not need it.
     from .serve.servers import load_server  # noqa: PLC0415
 
@@ -68,41 +70,29 @@ async def _open_server(name: str, options: ServeOptions) -> AsyncGenerator[Runti
     async with hosted.lifespan():
         runtime = hosted.tasks.runtime
         if not runtime.functions:
-            raise CommandError(f"{name} has no durable tools to run")
-        if not (await runtime.store.storage.info()).is_shared:
-            raise CommandError("a memory: storage is private to one process; use a file or a database server")
+            raise CommandError(f"{name} has no durable tools to run; {hosted.make_durable}")
+        await require_shared_storage(runtime.store.storage, "a memory: storage is private to one process")
         yield runtime
 
 
 async def _run(opened: AbstractAsyncContextManager[Runtime], options: ServeOptions) -> None:
-    recovery = "Running tasks will be recovered by another worker or at the next start."
-    async with stop_signals("waiting for running tasks", recovery) as stop:
-        if options.port is None:
-            async with opened as runtime:
-                _print_start(runtime)
-                await stop.wait()
-        else:
-            await _run_with_probes(opened, options, stop)
-    print_message("Stopped.")
+    async with stop_signals() as stop, AsyncExitStack() as stack:
+        probes = None
+        if options.port is not None:
+            from .serve.probes import serve_probes  # noqa: PLC0415 (slow to import, as MCP is)
 
-
-async def _run_with_probes(
-    opened: AbstractAsyncContextManager[Runtime], options: ServeOptions, stop: anyio.Event
-) -> None:
-    from .serve.probes import serve_probes  # noqa: PLC0415 (slow to import, as MCP is)
-
-    with options.bind() as listener:
-        async with serve_probes(listener, stop) as probes, opened as runtime:
+            listener = stack.enter_context(options.bind())
+            probes = await stack.enter_async_context(serve_probes(listener, stop))
+        runtime = await stack.enter_async_context(opened)
+        if probes is not None:
             probes.start(runtime)
-            _print_start(runtime)
-            await stop.wait()
+        store, functions = runtime.store, ", ".join(sorted(runtime.functions))
+        place = f"{store.application} on {store.storage.name}"
+        print_message(f"Worker {runtime.name} of {place}, functions: {functions}")
+        await stop.wait()
+        if probes is not None:
             probes.stop()
-
-
-def _print_start(runtime: Runtime) -> None:
-    store, functions = runtime.store, ", ".join(sorted(runtime.functions))
-    place = f"{store.application} on {store.storage.name}"
-    print_message(f"Worker {runtime.name} of {place}, functions: {functions}")
+    print_message("Stopped.")
 
 
 def _exit_despite_threads() -> None:

@@ -1,4 +1,4 @@
-"""Sample tools that poll feeds, and return posts and links. Polling is a task that survives a restart."""
+"""Defines sample tools that poll feeds and return posts and links. Polling is a durable task."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from pydantic import Field
 from ..feeds import AccountStatus, Feeds, FeedSettings, FeedStore
 from ..feeds.errors import PollInProgress
 from ..mcp import Tasks
-from ..runtime import Again, Task
+from ..runtime import Retry, Task
 from .source import DID_PREFIX, SimulatedSource
 
 LEASE_SECONDS = 5.0
-"""If a server is killed while it polls an account, another server can poll the account after this time."""
+"""If a server is killed while it polls an account, the account can be polled again after this number of
+seconds."""
 
 Hours = Annotated[float, Field(gt=0, le=24 * 366)]
 Limit = Annotated[int, Field(ge=1, le=200)]
@@ -54,7 +55,10 @@ def add_feed_tools(server: MCPServer[object], tasks: Tasks, sample: SampleFeeds)
     @server.tool()
     @tasks.durable(retries=5, backoff=1.0)
     async def read_feeds(task: Task, accounts: list[str] | None = None) -> dict[str, int]:
-        """Add the given accounts, then poll all stored accounts for new posts. Survives a server restart."""
+        """Add the given accounts, then poll all stored accounts for new posts.
+
+        The task survives a restart of the server.
+        """
         async with open_feeds() as feeds:
             return await _poll_accounts(task, feeds, sample, accounts or [*sample.default_handles])
 
@@ -87,13 +91,16 @@ async def _poll_accounts(task: Task, feeds: Feeds, sample: SampleFeeds, names: l
             try:
                 await feeds.poll(account.account)
             except PollInProgress as error:
-                raise Again(str(error), after=LEASE_SECONDS) from error
+                raise Retry(str(error), after=LEASE_SECONDS) from error
     await task.report_progress(len(accounts), len(accounts), f"{len(accounts)} account(s) read")
     return {"accounts": len(accounts), "items": await feeds.store.count_items()}
 
 
 async def _add_new(feeds: Feeds, names: list[str]) -> None:
-    """Add the accounts that are not stored yet. Adding a stored account would mark it as added manually."""
+    """Add those of the accounts that are not stored yet.
+
+    Stored accounts are not added again, because this would record them as accounts that a user added.
+    """
     found = await feeds.add(names, dry_run=True)
     if found.unknown:
         raise ValueError(f"unknown accounts: {', '.join(found.unknown)}; check the spelling")

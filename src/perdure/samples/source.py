@@ -1,4 +1,4 @@
-"""A source that simulates feeds without a network, and a source that adds these feeds to another source.
+"""Defines a source that simulates feeds without a network, and one that adds them to another source.
 
 Posts are computed from the author and a sequence number, so every process reads the same posts. Each author
 writes a new post at a fixed interval.
@@ -68,7 +68,7 @@ class SimulatedSource:
     name = "sample feeds"
 
     def __init__(self, *, latency: float = 0.0, clock: Callable[[], Micros] = system_clock) -> None:
-        """Make each request take `latency` seconds."""
+        """Create a source whose requests take `latency` seconds each."""
         self._data = load_sample_data()
         self._people = {person.account_id: person for person in self._data.people}
         self._latency = latency
@@ -84,7 +84,7 @@ class SimulatedSource:
         await anyio.sleep(self._latency)
         person = self._people.get(account_id)
         if person is None:
-            raise AccountUnavailable(f"unknown simulated account {account_id}")
+            raise AccountUnavailable(f"there is no simulated account {account_id}")
         newest = person.newest(self._clock())
         if cursor is None and etag == str(newest):
             return None
@@ -96,11 +96,11 @@ class SimulatedSource:
 
     async def profiles(self, actors: Sequence[str]) -> list[Profile]:
         await anyio.sleep(self._latency)
-        wanted, now = set(actors), self._clock()
+        requested, now = set(actors), self._clock()
         return [
             Profile(account_id=person.account_id, handle=person.handle, post_count=person.newest(now) + 1)
             for person in self._data.people
-            if wanted & {person.account_id, person.handle}
+            if requested & {person.account_id, person.handle}
         ]
 
     def _post(self, person: Person, number: int) -> Item:
@@ -118,7 +118,7 @@ class SimulatedSource:
         )
 
     def _links(self, chance: Random) -> tuple[Link, ...]:
-        """Return one link, or none for half of the posts. Earlier links in the list are more likely."""
+        """Return one link, or none for half of the posts. Links near the start are more likely."""
         if chance.random() < 0.5:
             return ()
         links = self._data.links

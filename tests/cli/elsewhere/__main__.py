@@ -1,4 +1,4 @@
-"""`python -m tests.cli.elsewhere --seconds 120`: the storm, the checks, and the numbers."""
+"""`python -m tests.cli.elsewhere --seconds 120`: the scenario, the checks, and the numbers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathlib import Path
 from ... import servers
 from ...runtime.crash.scenario import new_storage
 from . import scenario
-from .checks import breaches, numbers
+from .checks import find_violations, numbers
 from .scenario import Plan
 
 SHOWN = 5
-"""Breaches of one kind that are printed."""
+"""Maximum number of violations of one kind that are printed."""
 
 
 async def main(arguments: argparse.Namespace, folder: Path) -> bool:
@@ -38,16 +38,16 @@ async def main(arguments: argparse.Namespace, folder: Path) -> bool:
         servers.close_all()
     for name, number in numbers(evidence).items():
         print(f"{number:>9}  {name}")
-    found = breaches(evidence)
-    for name, told in found.items():
-        print(f"\nBROKEN {len(told)} times: {name}", *told[:SHOWN], sep="\n    ")
+    found = find_violations(evidence)
+    for name, violations in found.items():
+        print(f"\nBROKEN {len(violations)} times: {name}", *violations[:SHOWN], sep="\n    ")
     print("\nevery check holds" if not found else f"\nthe journals are in {plan.folder}")
     return not found
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.cli.elsewhere", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=120, help="how long the storm lasts")
+    parser.add_argument("--seconds", type=float, default=120, help="how long the scenario lasts")
     parser.add_argument("--seed", type=int, default=7, help="what is drawn: victims, moments, work")
     parser.add_argument("--kills", type=int, help="at random moments; one a second, if not given")
     parser.add_argument("--engine", default="postgres", choices=("sqlite", "postgres", "redis"))

@@ -10,11 +10,18 @@ from typing import TypeAlias
 import msgspec
 
 
+class Opened(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The lifespan of the server was entered, so a worker has started."""
+
+    at: int
+    """By the monotonic clock of the machine, in nanoseconds."""
+    process: str
+
+
 class Note(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What a tool did, in which attempt at which task, and in which process."""
 
     at: int
-    """By the monotonic clock of the machine, in nanoseconds."""
     process: str
     """The role of the process, and its number: `full-3`."""
     task: str
@@ -32,7 +39,7 @@ class Saved(Note, frozen=True, kw_only=True):
     """The checkpoint of this page was acknowledged."""
 
 
-Event: TypeAlias = Started | Saved
+Event: TypeAlias = Opened | Started | Saved
 
 _decoder = msgspec.json.Decoder(Event)
 
@@ -43,6 +50,9 @@ class Journal:
     def __init__(self, folder: Path, process: str) -> None:
         self.process = process
         self._file = os.open(folder / f"{process}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def opened(self) -> None:
+        self._add(Opened(at=now(), process=self.process))
 
     def started(self, task: str, attempt: int, page: int, tool: str) -> None:
         self._add(Started(at=now(), process=self.process, task=task, attempt=attempt, page=page, tool=tool))

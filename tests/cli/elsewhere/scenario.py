@@ -1,4 +1,4 @@
-"""The storm: starts replicas and workers, kills them, and lets clients call the tools all the time."""
+"""The scenario: starts replicas and workers, kills them, and lets clients call the tools all the time."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import anyio
 import httpx2
 import msgspec
 
@@ -20,13 +21,13 @@ from perdure.storage import Storage, open_storage
 from perdure.storage.kit.servers.process import free_port
 from perdure.storage.time_types import system_clock
 from perdure.tasks import Snapshot, TaskRecord
-from perdure.tasks.stored_task import TASKS
+from perdure.tasks.task_snapshot import LEASES, TASKS
 
-from ...conditions import wait_until
+from ...conditions import poll_until, wait_until
 from ...fork_server import STDOUT, ForkedProcess, spawn
-from ...mcp.raw_clients import Answer, Client2026, is_open
+from ...mcp.raw_clients import Answer, Client2025, Client2026, is_open
 from . import journal, tool_server
-from .checks import Call, Claim, Evidence, role_of
+from .checks import Call, Claim, Evidence, WaitingCall, role_of
 
 ROOT = Path(__file__).parents[3]
 CAST = ("replica", "replica", "full", "full", "partial")
@@ -34,6 +35,8 @@ CLIENTS = 12
 CALLED_WITHIN = 120.0
 """Seconds after which a call that has no result is called lost."""
 STOPPED_WITHIN = 60.0
+WAITING = 1 / 3
+"""The part of the calls whose clients have no tasks and send no key."""
 PREFIX = "tests.cli.elsewhere"
 
 
@@ -58,27 +61,50 @@ async def run(plan: Plan) -> Evidence:
         claims: list[Claim] = []
         watching = asyncio.create_task(_watch_claims(storage, processes, claims))
         calling = [asyncio.create_task(clients.call_repeatedly()) for _ in range(CLIENTS)]
-        await _strike(plan, processes)
-        clients.is_over = processes.is_over = True
+        await _strike(plan, processes, clients)
+        clients.stop()
         await asyncio.gather(*calling)
+        left = await _leases_after_a_while(storage)
         watching.cancel()
         await processes.stop_all()
+        tasks = await _all_tasks(storage)
         return Evidence(
             calls=clients.calls,
-            tasks=await _all_tasks(storage),
+            waiting_calls=clients.waiting_calls,
+            tasks=tasks,
             events=journal.read(plan.folder),
             claims=claims,
+            attended={
+                task.task_id: processes.name_of(task.attended_by)
+                for task in tasks.values()
+                if task.attended_by is not None
+            },
+            struck=processes.struck,
+            ended=processes.ended,
+            leases=[*left, *(await _leases(storage))],
             complaints=[*processes.complaints, *clients.complaints, *(await storage.maintain()).findings],
             kills=processes.kills,
             stops=processes.stops,
         )
 
 
-async def _strike(plan: Plan, processes: Processes) -> None:
-    """Kill processes, or ask them to stop. On a slow machine, continue until the storm met what it is for."""
+async def _leases_after_a_while(storage: Storage) -> list[str]:
+    """Return the leases that the workers do not remove, although all calls have ended."""
+    with suppress(TimeoutError):
+        return await poll_until(partial(_leases, storage), lambda found: not found, STOPPED_WITHIN)
+    return await _leases(storage)
+
+
+async def _leases(storage: Storage) -> list[str]:
+    records = await storage.page(LEASES, limit=200, now=system_clock())
+    return [f"a lease of {record.key}, {record.tag}" for record in records]
+
+
+async def _strike(plan: Plan, processes: Processes, clients: Clients) -> None:
+    """Kill processes, or ask them to stop. On a slow machine, continue until enough processes have ended."""
     chance = Random(f"strikes {plan.seed}")
     for number in range(5 * plan.kills):
-        if number >= plan.kills and has_met_enough(journal.read(plan.folder)):
+        if number >= plan.kills and clients.were_cut_off and has_met_enough(journal.read(plan.folder)):
             return
         await asyncio.sleep(plan.seconds / plan.kills * chance.uniform(0.5, 1.5))
         processes.strike(chance)
@@ -96,10 +122,9 @@ async def _watch_claims(storage: Storage, processes: Processes, claims: list[Cla
     operator, seen = Operator(storage), set[str]()
     while True:
         for claim in await operator.claims():
-            pid = int(claim.worker.rsplit("-", 2)[1])
-            if claim.claim_id not in seen and pid in processes.names:
+            if claim.claim_id not in seen:
                 seen.add(claim.claim_id)
-                claims.append(Claim(process=processes.names[pid], task=claim.task_id))
+                claims.append(Claim(process=processes.name_of(claim.worker), task=claim.task_id))
         await asyncio.sleep(0.2)
 
 
@@ -113,7 +138,7 @@ async def _all_tasks(storage: Storage) -> dict[str, TaskRecord]:
 
 
 class Processes:
-    """The replicas and the workers. One that ends is replaced, until the storm is over."""
+    """The replicas and the workers. One that ends is replaced, until the scenario ends."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -121,7 +146,9 @@ class Processes:
         self._running: dict[str, ForkedProcess] = {}
         self._asked: set[str] = set()
         self._attendants: list[asyncio.Task[None]] = []
-        self.names: dict[int, str] = {}
+        self._names: dict[int, str] = {}
+        self.struck: dict[str, int] = {}
+        self.ended: dict[str, int] = {}
         self.complaints: list[str] = []
         self.is_over = False
         self.kills = self.stops = 0
@@ -149,7 +176,7 @@ class Processes:
             await wait_until(partial(is_open, port), seconds=STOPPED_WITHIN)
 
     async def _start(self, role: str, port: int | None) -> None:
-        name = f"{role}-{len(self.names) + 1}"
+        name = f"{role}-{len(self._names) + 1}"
         module = self._plan.partial if role == "partial" else "full"
         server = f"{PREFIX}.{module}:server"
         command = ("worker", server) if port is None else ("serve", server, "--no-work", "--no-dashboard")
@@ -159,24 +186,31 @@ class Processes:
             tool_server.FOLDER: str(self._plan.folder),
             tool_server.PROCESS: name,
         }
-        with (self._plan.folder / f"{name}.txt").open("wb") as said:
+        with (self._plan.folder / f"{name}.txt").open("wb") as output:
             process = await spawn(
                 *("-m", "perdure.cli", *command, *options),
                 cwd=ROOT,
                 env={**os.environ, **variables},
-                stdout=said,
+                stdout=output,
                 stderr=STDOUT,
             )
         self._running[name] = process
-        self.names[process.pid] = name
+        self._names[process.pid] = name
         self._attendants.append(asyncio.create_task(self._replace(name, role, port)))
+        if self.is_over:
+            self._ask_to_stop(name)
+
+    def name_of(self, worker: str) -> str:
+        """Return the name of the process that leases and tasks call so."""
+        return self._names[int(worker.rsplit("-", 2)[1])]
 
     async def _replace(self, name: str, role: str, port: int | None) -> None:
         code = await self._running[name].wait()
+        self.ended[name] = journal.now()
         del self._running[name]
         if code != -signal.SIGKILL and not (name in self._asked and code in (0, -signal.SIGTERM)):
-            said = (self._plan.folder / f"{name}.txt").read_text(errors="replace")
-            self.complaints.append(f"{name} ended with {code}: {said[-2000:]}")
+            output = (self._plan.folder / f"{name}.txt").read_text(errors="replace")
+            self.complaints.append(f"{name} ended with {code}: {output[-2000:]}")
         if not self.is_over:
             await self._start(role, port)
 
@@ -188,41 +222,65 @@ class Processes:
         victim = chance.choice(victims)
         if chance.random() < 0.2:
             self.stops += 1
-            self._asked.add(victim)
-            self._running[victim].send_signal(signal.SIGTERM)
+            self._ask_to_stop(victim)
         else:
             self.kills += 1
+            self.struck[victim] = journal.now()
             self._running[victim].kill()
+
+    def _ask_to_stop(self, name: str) -> None:
+        self._asked.add(name)
+        self.struck[name] = journal.now()
+        self._running[name].send_signal(signal.SIGTERM)
 
     async def stop_all(self) -> None:
         """Ask all processes to stop, and see that they do."""
-        for name, process in list(self._running.items()):
-            self._asked.add(name)
-            process.send_signal(signal.SIGTERM)
+        self.is_over = True
+        for name in self._running.keys() - self._asked:
+            self._ask_to_stop(name)
         try:
             async with asyncio.timeout(STOPPED_WITHIN):
-                await asyncio.gather(*self._attendants)
+                while not all(each.done() for each in self._attendants):  # one may just start another process
+                    await asyncio.wait(self._attendants)
         except TimeoutError:
             self.complaints.append(f"asked to stop, and did not: {sorted(self._running)}")
 
 
 class Clients:
-    """Callers that each start one task after another, and wait for its result, through any replica."""
+    """Callers that each start one task after another, and wait for its result.
+
+    Most of them know tasks, repeat a call that was not acknowledged, and wait through any replica. The others
+    wait for the answer of a call.
+    """
 
     def __init__(self, urls: list[str], seed: int) -> None:
         self._urls = urls
         self._chance = Random(f"clients {seed}")
         self.calls: list[Call] = []
+        self.waiting_calls: list[WaitingCall] = []
         self.complaints: list[str] = []
-        self.is_over = False
+        self.were_cut_off = False
+        """Whether the replica ended in which a call waited."""
+        self._waiting: list[anyio.CancelScope] = []
+        self._is_over = False
+
+    def stop(self) -> None:
+        """Start no calls, and give up those that wait."""
+        self._is_over = True
+        for each in self._waiting:
+            each.cancel()
 
     async def call_repeatedly(self) -> None:
-        while not self.is_over:
+        while not self._is_over:
             await asyncio.sleep(self._chance.uniform(0, 0.2))
             number = self._chance.getrandbits(40)
             try:
                 async with asyncio.timeout(CALLED_WITHIN):
-                    await self._call(self._chance.choice(tool_server.TOOLS), number)
+                    tool = self._chance.choice(tool_server.TOOLS)
+                    if self._chance.random() < WAITING:
+                        await self._call_and_wait(tool, number)
+                    else:
+                        await self._call(tool, number)
             except TimeoutError:
                 self.complaints.append(f"the call {number} got no result in {CALLED_WITHIN:g} seconds")
 
@@ -240,6 +298,38 @@ class Clients:
                 break
         text = seen["result"]["content"][0]["text"] if seen["status"] == "completed" else None
         self.calls[place] = msgspec.structs.replace(self.calls[place], result=text)
+
+    async def _call_and_wait(self, tool: str, number: int) -> None:
+        place, call = len(self.waiting_calls), WaitingCall(tool=tool, number=number)
+        self.waiting_calls.append(call)
+        with anyio.CancelScope() as scope:
+            self._waiting.append(scope)
+            call = await self._answered(call)
+        self._waiting.remove(scope)
+        self.waiting_calls[place] = msgspec.structs.replace(call, is_given_up=scope.cancelled_caught)
+
+    async def _answered(self, call: WaitingCall) -> WaitingCall:
+        """Call once. A client that is cancelled leaves, as real ones do."""
+        arguments = {"number": call.number, "pages": self._chance.choice((0, 0, tool_server.LONG))}
+        url = self._chance.choice(self._urls)
+        try:
+            if self._chance.random() < 0.5:
+                async with Client2026(url) as client:
+                    answer = await client.call(call.tool, arguments, declared=False)
+            else:
+                async with Client2025(url) as client:
+                    try:
+                        answer = await client.call(call.tool, arguments)
+                    except asyncio.CancelledError:
+                        with anyio.move_on_after(5, shield=True), suppress(httpx2.HTTPError):
+                            await client.end()
+                        raise
+        except (httpx2.HTTPError, ValueError, AssertionError) as error:  # the replica is killed, or starts
+            self.were_cut_off |= not isinstance(error, httpx2.ConnectError)
+            return msgspec.structs.replace(call, error=f"{type(error).__name__}: {error}")
+        if "result" not in answer.message:  # an error, or the 503 of a replica that stops
+            return msgspec.structs.replace(call, error=f"{answer.status}: {answer.message}")
+        return msgspec.structs.replace(call, result=answer.result["content"][0]["text"])
 
     async def _send(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         """Send a request to one replica after another, until one of them answers."""

@@ -1,4 +1,4 @@
-"""The server of the storm. Its tools take a while, page by page, with a checkpoint after each."""
+"""The server of the crash test. Its tools take a while, page by page, with a checkpoint after each."""
 
 from __future__ import annotations
 
@@ -29,7 +29,17 @@ CONFIG = RuntimeConfig(
     queue_poll_interval=0.5,
     purge_interval=5,
 )
-"""A lost worker is missed within about three seconds."""
+"""A lost worker is missed within about three seconds, and a lost replica in which clients wait within
+`LOSS_NOTICED_WITHIN`."""
+LOSS_NOTICED_WITHIN = 8 * 0.5 + 0.5
+"""Seconds from the end of a replica until its tasks are cancelled: 8 heartbeats and the clock skew.
+
+The lease of a replica lasts 2 heartbeats and the clock skew. Workers look for expired leases at each
+heartbeat, or twice as often if there are some. They wait 1.5 heartbeats until they suspect the replica, and
+as long again.
+"""
+LONG = 200
+"""Pages of a task that takes about 45 seconds, so that most replicas are struck while it runs."""
 
 
 def make_server(*tools: str) -> MCPServer[Any]:
@@ -37,7 +47,9 @@ def make_server(*tools: str) -> MCPServer[Any]:
 
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncGenerator[Journal]:
-        yield Journal(Path(os.environ[FOLDER]), os.environ[PROCESS])
+        journal = Journal(Path(os.environ[FOLDER]), os.environ[PROCESS])
+        journal.opened()
+        yield journal
 
     tasks = Tasks(
         os.environ[URL],
@@ -47,10 +59,10 @@ def make_server(*tools: str) -> MCPServer[Any]:
     )
     server: MCPServer[Any] = MCPServer("elsewhere", log_level="ERROR", **tasks.attach(lifespan=lifespan))
 
-    async def write(tool: str, number: int, ctx: Context[Any, Any], task: Task) -> str:
+    async def write(tool: str, number: int, pages: int, ctx: Context[Any, Any], task: Task) -> str:
         journal: Journal = ctx.request_context.lifespan_context
         chance, page = Random(number), task.checkpoint.get_int("page", 0)
-        pages = chance.randint(2, 8)
+        pages = pages or chance.randint(2, 8)
         journal.started(task.id, task.attempt, page + 1, tool)
         while page < pages:
             await anyio.sleep(chance.uniform(0.05, 0.4))
@@ -59,11 +71,11 @@ def make_server(*tools: str) -> MCPServer[Any]:
             journal.saved(task.id, task.attempt, page)
         return result_of(tool, number)
 
-    async def light(number: int, ctx: Context[Any, Any], task: Task) -> str:
-        return await write("light", number, ctx, task)
+    async def light(number: int, ctx: Context[Any, Any], task: Task, pages: int = 0) -> str:
+        return await write("light", number, pages, ctx, task)
 
-    async def heavy(number: int, ctx: Context[Any, Any], task: Task) -> str:
-        return await write("heavy", number, ctx, task)
+    async def heavy(number: int, ctx: Context[Any, Any], task: Task, pages: int = 0) -> str:
+        return await write("heavy", number, pages, ctx, task)
 
     for tool in (light, heavy):
         if tool.__name__ in tools:

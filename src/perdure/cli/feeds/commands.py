@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, TypeVar, get_args
 
 import anyio
 import typer
@@ -19,23 +19,49 @@ from ...operating.times import iso
 from ...storage import storage_exists
 from ...storage.time_types import system_clock
 from ..errors import CommandError
-from ..options import CommonOptions, DryRunOption, VerboseOption, command, past_time, read_settings_file
-from ..output import configure_logging, one_line, print_json, print_message, print_result
+from ..options import (
+    CommonOptions,
+    DryRunOption,
+    VerboseOption,
+    choice_option,
+    command,
+    past_time,
+    read_settings_file,
+)
+from ..output import configure_logging, one_line, plural, print_json, print_message, print_result, stdout
 from . import progress, render
 
 T = TypeVar("T")
 
-feeds = typer.Typer(name="feeds", no_args_is_help=True, help="Poll Bluesky accounts, and show their posts.")
+feeds = typer.Typer(
+    name="feeds",
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Poll Bluesky accounts, and show their posts.",
+)
 
 ACCOUNT_HELP = "Handle, DID or profile URL of the account."
 AccountArgument = Annotated[str, Argument(metavar="ACCOUNT", help=ACCOUNT_HELP)]
 AccountsArgument = Annotated[list[str], Argument(metavar="ACCOUNT", help=ACCOUNT_HELP)]
 OptionalAccount = Annotated[str | None, Argument(metavar="ACCOUNT", help=ACCOUNT_HELP)]
 ADD_ACCOUNT = "add the first account with `perdure feeds add HANDLE`, or "
-SETTINGS_HELP = "Settings file (TOML or YAML). Default: feeds.toml or feeds.yaml in the current directory."
+SETTINGS_HELP = (
+    "Settings file (TOML or YAML). Default: feeds.toml, feeds.yaml or feeds.yml in the current directory."
+)
 SINCE_HELP = "Start time: an age (24h, 7d) or a time in UTC (2026-11-01, 2026-11-01T08:30)."
+STATUS_HELP = "List only accounts with this status: active, unavailable or suspended."
+KIND_HELP = "List only items of this kind: post, reply, quote or repost."
+PRUNE_HELP = "Suspend accounts that ACTOR no longer follows, unless they were also added in another way."
 SinceOption = Annotated[str, Option(metavar="TIME", help=SINCE_HELP)]
-LimitOption = Annotated[int, Option(min=1, help="Maximum number of results.")]
+AccountStatusOption = Annotated[
+    AccountStatus | None,
+    choice_option(tuple(AccountStatus), "STATUS", STATUS_HELP),
+]
+ItemKindOption = Annotated[
+    ItemKind | None,
+    choice_option(get_args(ItemKind), "KIND", KIND_HELP),
+]
+ITEMS_LIMIT_HELP = "Maximum number of items. More are shown if the last ones have the same time."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +69,10 @@ class FeedOptions(CommonOptions):
     settings: Annotated[Path | None, Option(metavar="FILE", help=SETTINGS_HELP)] = None
 
     def run(self, work: Callable[[Feeds], Awaitable[T]]) -> T:
-        """Call `work` with the feeds and return its result. Raise CommandError if there is no storage."""
+        """Call `work` with a `Feeds` object, and return what `work` returns.
+
+        Raise CommandError if the storage does not exist.
+        """
         settings = read_settings_file(self.settings)
         url = self.existing_storage(settings.url, hint=ADD_ACCOUNT)
         return anyio.run(_run, url, settings, work)
@@ -54,7 +83,10 @@ class ChangeOptions(FeedOptions):
     dry_run: DryRunOption = False
 
     def run_and_create(self, change: Callable[[Feeds], Awaitable[ChangeReport]]) -> ChangeReport:
-        """Call `change` and return its result. Create a missing storage only if `change` adds accounts."""
+        """Call `change` with a `Feeds` object, and return what `change` returns.
+
+        A storage that does not exist yet is created only when `change` adds accounts.
+        """
         settings = read_settings_file(self.settings)
         url = self.storage(settings.url)
         if storage_exists(url):
@@ -62,11 +94,7 @@ class ChangeOptions(FeedOptions):
 
         async def change_and_create(trial: Feeds) -> ChangeReport:
             report = await change(trial)
-            added = [stored.account async for stored in trial.store.accounts()]
-            if added:
-                async with Feeds.open(url) as created:
-                    for account in added:
-                        await created.store.add(account)
+            await trial.copy_accounts(url)
             return report
 
         return anyio.run(_run, "memory:", settings, change_and_create)
@@ -79,6 +107,11 @@ class ChangeOptions(FeedOptions):
         self.print(report, render.changes(report) if lines is None else lines)
         if self.dry_run and not self.json:
             print_message("Dry run: nothing was changed.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PollOptions(ChangeOptions):
+    json: Annotated[bool, Option("--json", help="Print each event as a line of JSON.")] = False
 
 
 async def _run(url: str, settings: FeedSettings, work: Callable[[Feeds], Awaitable[T]]) -> T:
@@ -112,11 +145,14 @@ def remove(
 
 @command(feeds, "follow-list")
 def follow_list(
-    actor: Annotated[str, Argument(metavar="ACTOR", help="Handle or DID of an account that follows others.")],
+    actor: Annotated[
+        str,
+        Argument(
+            metavar="ACTOR", help="Handle or DID of an account. The accounts that it follows are added."
+        ),
+    ],
     *,
-    prune: Annotated[
-        bool, Option("--prune", help="Suspend accounts that an earlier run added but ACTOR has unfollowed.")
-    ] = False,
+    prune: Annotated[bool, Option("--prune", help=PRUNE_HELP)] = False,
     options: ChangeOptions,
 ) -> None:
     """Add all accounts that ACTOR follows. Run the command again to add newly followed accounts."""
@@ -128,7 +164,7 @@ def follow_list(
 def suspend(
     accounts: AccountsArgument,
     *,
-    reason: Annotated[str, Option(help="Reason to show in `perdure feeds list`.")] = "",
+    reason: Annotated[str, Option(metavar="TEXT", help="Reason to show in `perdure feeds list`.")] = "",
     options: ChangeOptions,
 ) -> None:
     """Stop polling accounts until you run `perdure feeds resume`."""
@@ -138,18 +174,21 @@ def suspend(
 
 @command(feeds)
 def resume(accounts: AccountsArgument, *, options: ChangeOptions) -> None:
-    """Resume polling accounts. They are polled as soon as possible."""
+    """Resume polling suspended accounts. They are polled as soon as possible."""
     options.print_changes(options.run(partial(Feeds.resume, names=accounts, dry_run=options.dry_run)))
 
 
 @command(feeds)
 def reset(account: AccountArgument, *, options: ChangeOptions) -> None:
-    """Forget how far an account's feed has been read. The next poll starts over. Stored items are kept."""
+    """Forget how far an account's feed has been read.
+
+    The next poll reads the feed as if the account were new. Stored items are kept.
+    """
     options.print_changes(options.run(partial(Feeds.reset, names=[account], dry_run=options.dry_run)))
 
 
 @command(feeds)
-def run(*, verbose: VerboseOption = False, options: ChangeOptions) -> None:
+def run(*, verbose: VerboseOption = False, options: PollOptions) -> None:
     """Poll accounts, each at its own interval, until stopped (Ctrl+C or SIGTERM).
 
     Several processes can run this command with the same storage.
@@ -162,8 +201,11 @@ def run(*, verbose: VerboseOption = False, options: ChangeOptions) -> None:
 
 
 @command(feeds)
-def once(*, verbose: VerboseOption = False, options: ChangeOptions) -> None:
-    """Poll every active account once, even if it is not due. Exit with status 1 if all polls failed."""
+def once(*, verbose: VerboseOption = False, options: PollOptions) -> None:
+    """Poll every active account once, even if it is not due. Also poll unavailable accounts that are due.
+
+    Exit with status 1 if there were accounts to poll but no poll succeeded, or if the command is interrupted.
+    """
     configure_logging(verbose=verbose)
     if options.dry_run:
         options.preview(options.run(Feeds.pollable_accounts))
@@ -173,7 +215,7 @@ def once(*, verbose: VerboseOption = False, options: ChangeOptions) -> None:
 
 @command(feeds)
 def poll(account: AccountArgument, *, options: ChangeOptions) -> None:
-    """Poll one account now, even if it is suspended. Exit with status 1 if the poll failed."""
+    """Poll one account now, even if it is suspended. Exit with status 1 if the poll does not succeed."""
     configure_logging()
     if options.dry_run:
         found = options.run(partial(Feeds.account, name=account))
@@ -189,7 +231,9 @@ def backfill(
     account: AccountArgument,
     *,
     since: SinceOption,
-    no_wait: Annotated[bool, Option("--no-wait", help="Return at once; later polls read the items.")] = False,
+    no_wait: Annotated[
+        bool, Option("--no-wait", help="Return immediately; later polls read the items.")
+    ] = False,
     options: ChangeOptions,
 ) -> None:
     """Read an account's feed back to a given time, and store missing items."""
@@ -206,13 +250,18 @@ def audit(
     account: OptionalAccount = None,
     *,
     all_accounts: Annotated[bool, Option("--all", help="Audit every account.")] = False,
-    history: Annotated[bool, Option("--history", help="Also store items too old for polls to find.")] = False,
-    remove: Annotated[bool, Option("--remove", help="Delete items that were deleted on Bluesky.")] = False,
+    history: Annotated[
+        bool, Option("--history", help="Also store items that are too old for polls to read.")
+    ] = False,
+    remove: Annotated[
+        bool, Option("--remove", help="Delete stored items that no longer exist on Bluesky.")
+    ] = False,
     options: ChangeOptions,
 ) -> None:
     """Compare the stored items of an account with all its posts, and store missing posts.
 
-    An audit finds back-dated posts, which polls cannot find. Exit with status 1 if an account cannot be read.
+    An audit also finds backdated posts, which polls can miss. Exit with status 1 if an account cannot be
+    read, unless polls have already found that the account is unavailable.
     """
     configure_logging()
     if all_accounts == (account is not None):
@@ -248,13 +297,16 @@ def status(
 @command(feeds, "list")
 def list_accounts(
     *,
-    status: Annotated[AccountStatus | None, Option(help="List only accounts with this status.")] = None,
+    status: AccountStatusOption = None,
     without_watermark: Annotated[
-        bool, Option("--without-watermark", help="List only accounts from which no item was read yet.")
+        bool, Option("--without-watermark", help="List only accounts from which no item has been read yet.")
     ] = False,
     polled_before: Annotated[
         str | None,
-        Option(metavar="TIME", help="List only accounts not polled since this time (1h, 2026-11-01)."),
+        Option(
+            metavar="TIME",
+            help="List only accounts that were last polled before this time (1h, 2026-11-01), or never.",
+        ),
     ] = None,
     options: FeedOptions,
 ) -> None:
@@ -262,10 +314,12 @@ def list_accounts(
     before = None if polled_before is None else past_time(polled_before, system_clock())
     work = partial(Feeds.accounts, status=status, without_watermark=without_watermark, polled_before=before)
     accounts = options.run(work)
-    options.print({"accounts": accounts}, render.accounts(accounts))
-    if not accounts and not options.json:
+    if accounts and stdout.is_interactive and not options.json:
+        stdout.print(render.account_table(accounts))
+    else:
         is_filtered = status or without_watermark or polled_before
-        print_message("No matching accounts." if is_filtered else render.NO_ACCOUNTS)
+        empty = "No matching accounts." if is_filtered else render.NO_ACCOUNTS
+        options.print({"accounts": accounts}, render.accounts(accounts), empty=empty)
 
 
 @command(feeds)
@@ -282,10 +336,13 @@ def items(
     since: Annotated[
         str | None, Option(metavar="TIME", help=f"{SINCE_HELP} Default: 24h, or no limit with --before.")
     ] = None,
-    before: Annotated[str | None, Option(metavar="TIME", help="List only items before this time.")] = None,
-    kind: Annotated[ItemKind | None, Option(help="List only items of this kind.")] = None,
+    before: Annotated[
+        str | None,
+        Option(metavar="TIME", help="End time, in the formats of --since. Only older items are listed."),
+    ] = None,
+    kind: ItemKindOption = None,
     with_links: Annotated[bool, Option("--with-links", help="List only items with links.")] = False,
-    limit: LimitOption = 50,
+    limit: Annotated[int, Option(metavar="NUMBER", min=1, help=ITEMS_LIMIT_HELP)] = 50,
     options: FeedOptions,
 ) -> None:
     """List recent items (posts, replies, quotes, reposts) of one account or of all accounts, newest first."""
@@ -299,21 +356,24 @@ def items(
             account, since=first, before=last, kind=kind, with_links=with_links, limit=limit, keep_ties=True
         )
     )
-    options.print({"items": page.items}, (line for each in page.items for line in render.item(each)))
-    if options.json:
-        return
-    if not page.items:
-        print_message("No items found. Use an earlier --since, or other filters.")
-    elif page.next_position is not None:
+    lines = (line for each in page.items for line in render.item(each))
+    empty = "No items found. Use an earlier --since, or other filters."
+    options.print({"items": page.items}, lines, empty=empty)
+    if page.items and page.next_position is not None and not options.json:
         oldest = iso(page.items[-1].item.time)
-        print_message(f"Showing {len(page.items)} items. For more, use --limit, or --before {oldest}.")
+        shown = plural(len(page.items), "item")
+        print_message(f"Showing {shown}. For more, use a higher --limit, or --before {oldest}.")
 
 
 @command(feeds)
-def links(*, since: SinceOption = "24h", limit: LimitOption = 20, options: FeedOptions) -> None:
+def links(
+    *,
+    since: SinceOption = "24h",
+    limit: Annotated[int, Option(metavar="NUMBER", min=1, help="Maximum number of results.")] = 20,
+    options: FeedOptions,
+) -> None:
     """List the most widely shared links, and the accounts that shared them."""
     start = past_time(since, system_clock())
     ranking = options.run(partial(Feeds.links, since=start, limit=limit))
-    options.print({"links": ranking.links}, (line for each in ranking.links for line in render.link(each)))
-    if not ranking.links and not options.json:
-        print_message("No links found. Use an earlier --since.")
+    lines = (line for each in ranking.links for line in render.link(each))
+    options.print({"links": ranking.links}, lines, empty="No links found. Use an earlier --since.")

@@ -18,17 +18,23 @@ from rich.text import Text
 from ...feeds import CycleStats, Feeds, PolledElsewhere, PollOutcome, RateLimiter
 from ...feeds.alarms import Alarm, AlarmState
 from ...operating.times import format_clock, iso
+from ...runtime.background import run_in_background
 from ...storage import Micros
 from ...storage.errors import StorageError
 from ..output import one_line, plural, print_json, print_message, print_result, stderr
-from ..signals import run_in_background, run_until_signal
+from ..signals import run_until_signal
 from . import render
 
 REFRESH_SECONDS = 1.0
 SLOW_CYCLE_SECONDS = 30.0
 SLOW_ACCOUNT_SECONDS = 0.1
-"""Polling is slow if it takes more than `SLOW_CYCLE_SECONDS` and more than this many seconds per account."""
-STOPPING = ("releasing accounts", "Accounts that were being polled stay leased for up to a minute.")
+"""A warning says that polling was slow if it took more than `SLOW_CYCLE_SECONDS` in total, and more than
+`SLOW_ACCOUNT_SECONDS` per account.
+"""
+STOPPING = (
+    "releasing accounts",
+    "Accounts that were being polled cannot be polled again for up to a minute.",
+)
 """The messages to print when the first and the second stop signal arrive."""
 _COLOURS = {"[INITIAL]": "cyan", "[POLL]": "green", "[SKIP]": "yellow", "[ERROR]": "red"}
 
@@ -46,7 +52,10 @@ async def run(feeds: Feeds, *, json: bool) -> None:
 
 
 async def run_once(feeds: Feeds, *, json: bool) -> bool:
-    """Poll each account once. Return False if all polls failed or a signal stopped the process."""
+    """Poll each account once. Return False if a signal stopped the polls before all accounts were polled.
+
+    Also return False if there were accounts to poll but no poll succeeded. Otherwise, return True.
+    """
     log = PollLog(feeds.rate_limiter, json=json)
     await log.count_accounts(feeds)
     with log.live():
@@ -58,7 +67,7 @@ async def run_once(feeds: Feeds, *, json: bool) -> bool:
 
 
 async def _refresh(log: PollLog, feeds: Feeds) -> None:
-    """Once a second, update the number of accounts and the time of the next poll for the display."""
+    """Once a second, update the number of accounts and the time of the next poll in the display."""
     while True:
         with suppress(StorageError):  # the polls report the error
             schedule = await feeds.schedule()
@@ -71,9 +80,10 @@ def print_wait(reason: str, until: Micros) -> None:
 
 
 class PollLog:
-    """Prints a line for each poll that found new items or failed. With --json, prints an event for each poll.
+    """Prints a line for each poll that found new items, failed or was skipped.
 
-    In a terminal, a live progress display is shown below the lines.
+    With --json, an event is printed for every poll instead. In a terminal, a live progress display is shown
+    below the lines.
     """
 
     def __init__(self, limiter: RateLimiter, *, json: bool) -> None:
@@ -179,9 +189,11 @@ class PollLog:
     def _render(self) -> Table:
         limiter, left, now = self._limiter, self._limiter.remaining, self._limiter.clock()
         counts = [
-            f"{self.accounts}/{self.total} accounts",
+            f"{self.accounts}/{plural(self.total, 'account')}",
             f"{self.cycle.new_items} new",
-            f"{limiter.request_count} requests" if left is None else f"{max(left, 0)} requests left",
+            plural(limiter.request_count, "request")
+            if left is None
+            else f"{plural(max(left, 0), 'request')} left",
         ]
         waits = [each for each in (limiter.paused_until, self.idle_until) if each is not None and each > now]
         if waits:

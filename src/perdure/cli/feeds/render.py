@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from rich.text import Text
+
 from ...feeds import AccountStatus, PollOutcome, api_types, poll
 from ...operating.times import format_clock, format_duration, format_minute, format_when, iso
 from ...storage import Micros
 from ..output import key_values, one_line, plural, truncate
+from ..table import Column, FittedTable
 
 ADD_ACCOUNT = "Add one with `perdure feeds add HANDLE`."
 NO_ACCOUNTS = f"No accounts yet. {ADD_ACCOUNT}"
 MAX_NAMED = 20
-"""Maximum number of accounts that a dry run or `perdure feeds status` lists."""
+"""Maximum number of accounts that a dry run lists, and of failing accounts that `feeds status` lists."""
 MAX_SHARERS = 8
 """Maximum number of accounts that are listed for each link."""
 
@@ -65,7 +68,11 @@ def outcome_event(outcome: PollOutcome) -> dict[str, object]:
 
 
 def outcome(outcome: PollOutcome, *, always: bool = False) -> Iterator[str]:
-    """Yield lines that report a poll. Skip most successful polls without new items unless `always` is set."""
+    """Yield the lines that report the outcome of a poll.
+
+    If the poll succeeded and there is nothing special to report, such as new items, yield no lines. With
+    `always`, yield at least one line in this case, too.
+    """
     handle = one_line(outcome.account.handle)
     match outcome:
         case poll.PollSucceeded():
@@ -114,7 +121,7 @@ def backfill(report: api_types.BackfillReport, *, waited: bool) -> Iterator[str]
     if report.dry_run:
         yield f"{handle}: would be read back to {since}"
     elif report.is_done:
-        yield f"{handle}: read back to {since}"
+        yield f"{handle}: has been read back to {since}"
     elif waited:
         yield f"[ERROR] {handle}: {one_line(report.reason)}; the next polls will continue"
     else:
@@ -142,14 +149,15 @@ def _audit_counts(
     elif found.source_records:
         yield "none missing"
     if found.history:
-        stored = f"{found.history_stored} of them stored" if history else "not stored (use --history)"
+        not_stored = "not stored (use --history to store them)"
+        stored = f"{found.history_stored} of them stored" if history else not_stored
         yield f"{found.history} too old for polls, {stored}"
     if found.hidden:
         yield f"{found.hidden} not shown by the feed"
     if found.removed:
         yield f"{plural(found.removed, 'stored item')} removed: deleted at the source"
     elif found.deleted:
-        why = "the source returned no records" if remove and not dry_run else "use --remove"
+        why = "the source returned no records" if remove and not dry_run else "use --remove to remove them"
         yield f"{plural(found.deleted, 'stored item')} deleted at the source, not removed ({why})"
     if found.invalid_records:
         yield f"{found.invalid_records} invalid"
@@ -176,7 +184,7 @@ def status(found: api_types.FeedStatus) -> Iterator[str]:
         yield f"ALARM: {one_line(alarm.message)}"
 
 
-def _failing(account: api_types.FailingAccount) -> str:
+def _failing(account: api_types.AccountSummary) -> str:
     failures = plural(account.consecutive_failures, "failure")
     return f"{one_line(account.handle)}: {failures}, {account.status}: {one_line(account.reason)}"
 
@@ -195,24 +203,40 @@ def accounts(found: Sequence[api_types.AccountSummary]) -> Iterator[str]:
     """Yield the lines of a table with one row per account."""
     if not found:
         return
-    width = max(len(one_line(each.handle)) for each in found)
-    yield f"{'account':<{width}}  {'status':<11}  {'last poll':<16}  {'watermark':<16}  note"
-    for each in found:
-        last, watermark = (
-            f"{'never' if time is None else format_minute(time):<16}"
-            for time in (each.last_polled_at, each.watermark)
-        )
-        gaps = f"{plural(each.gaps, 'gap')} " if each.gaps else ""
-        row = f"{one_line(each.handle):<{width}}  {each.status:<11}  {last}  {watermark}  {gaps}"
-        yield f"{row}{truncate(each.reason, 80)}".rstrip()
+    rows = [("account", "status", "last poll", "watermark", "note"), *map(_account_cells, found)]
+    width = max(len(account) for account, *_ in rows)
+    for account, status, last_poll, watermark, note in rows:
+        line = f"{account:<{width}}  {status:<11}  {last_poll:<16}  {watermark:<16}  {truncate(note, 100)}"
+        yield line.rstrip()
+
+
+def account_table(found: Sequence[api_types.AccountSummary]) -> FittedTable:
+    """Return a table with the same rows as `accounts`, whose columns fit the width of the terminal."""
+    columns = (
+        Column(name="account", wanted_width=30, min_width=16),
+        Column(name="status"),
+        Column(name="last poll"),
+        Column(name="watermark", drop=1),
+        Column(name="note", drop=2, wanted_width=24, min_width=12),
+    )
+    return FittedTable(columns, [[Text(cell) for cell in _account_cells(each)] for each in found])
+
+
+def _account_cells(account: api_types.AccountSummary) -> tuple[str, str, str, str, str]:
+    last_poll, watermark = (
+        "never" if time is None else format_minute(time)
+        for time in (account.last_polled_at, account.watermark)
+    )
+    gaps = f"{plural(account.gaps, 'gap')} " if account.gaps else ""
+    note = f"{gaps}{one_line(account.reason)}".rstrip()
+    return one_line(account.handle), account.status, last_poll, watermark, note
 
 
 def account(found: api_types.AccountDetail) -> Iterator[str]:
     account, now = found.account, found.now
     reason = f": {one_line(account.reason)}" if account.reason else ""
-    no_gaps = "none" if account.watermark is None else "none, complete"
     stored = "no item yet" if account.watermark is None else format_when(account.watermark, now)
-    empty = f"; the last {account.empty_polls} found nothing new" if account.empty_polls else ""
+    empty = f"; consecutive polls without new items: {account.empty_polls}" if account.empty_polls else ""
     posts = "unknown" if account.profile_posts is None else plural(account.profile_posts, "post")
     unseen = f", {account.unseen_posts} not found by polling" if account.unseen_posts else ""
     failures = account.consecutive_failures
@@ -232,7 +256,7 @@ def account(found: api_types.AccountDetail) -> Iterator[str]:
         ("posts at source", f"{posts}{unseen}"),
         ("profile updated", format_when(account.profile_read_at, now)),
         ("failures", f"{failures} consecutive" if failures else "none"),
-        ("gaps", str(len(account.gaps)) if account.gaps else no_gaps),
+        ("gaps", str(len(account.gaps)) if account.gaps else "none"),
     )
     for gap in account.gaps:
         start = "from the newest item" if gap.cursor is None else f"from cursor {truncate(gap.cursor, 60)}"
@@ -250,7 +274,7 @@ def _account_next_poll(found: api_types.AccountDetail) -> str:
 
 def item(found: api_types.FeedItem) -> Iterator[str]:
     item = found.item
-    by = f" of {one_line(item.author_handle or item.author_id)}" if item.kind == "repost" else ""
+    by = f" from {one_line(item.author_handle or item.author_id)}" if item.kind == "repost" else ""
     kind = "" if item.kind == "post" else f" ({item.kind}{by})"
     line = f"{format_minute(item.time)}  {one_line(found.account_handle)}{kind}: {truncate(item.text, 200)}"
     yield line.rstrip(": ")
@@ -266,4 +290,5 @@ def link(link: api_types.RankedLink) -> Iterator[str]:
     names = ", ".join(one_line(each) for each in link.handles[:MAX_SHARERS])
     yield f"      {names}{f' and {others} more' if others > 0 else ''}"
     first = f"first shared {format_minute(link.first_at)} by {one_line(link.handles[0])}"
-    yield f"      {first}; {link.today} in the last day, {link.day_before} in the day before"
+    last_day = f"shared by {plural(link.today, 'account')} in the last 24 hours"
+    yield f"      {first}; {last_day}, and by {link.day_before} in the 24 hours before that"

@@ -1,8 +1,8 @@
 """Runs the server of `perdure serve`: starts and stops its parts, and routes requests to them.
 
-Requests for `/mcp` and other routes of the MCP server go to that server, `/health` goes to `Health`, `/ready`
-to `Readiness`, and all other paths go to the dashboard. `/.well-known/` needs no token: there, clients find
-out how to get one.
+Requests for `/mcp` and other routes of the MCP server go to that server. `Health` answers `/health`, and
+`Readiness` answers `/ready`. All other paths go to the dashboard. `/.well-known/` needs no token, because
+clients request paths below it to find out how to get a token.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-from collections.abc import AsyncGenerator, Generator
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,19 +24,19 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ...feeds.account import ACCOUNTS
-from ...feeds.api import open_source
-from ...mcp.adapters import ServerAdapter
-from ...operating.encryption_keys import find_missing_keys
+from ...feeds.source import open_source
+from ...operating.encryption_keys import MissingKeys
 from ...operating.maintenance import measure_write
-from ...storage import Storage
+from ...runtime.background import run_in_background
+from ...storage import Micros, Storage
 from ...storage.errors import StorageBusy, StorageError, StorageFull, StorageReadOnly, StorageUnavailable
-from ...tasks import TaskStore
-from ...tasks.stored_task import TASKS
+from ...storage.install_advice import install_extra
+from ...tasks.task_snapshot import TASKS
 from ..errors import CommandError
-from ..options import read_settings_file
+from ..options import read_settings_file, require_shared_storage
 from ..output import print_message
-from ..signals import run_in_background, stop_signals
-from .banner import banner
+from ..signals import stop_signals
+from .banner import banner, first_task
 from .command import ServeOptions
 from .poller import FeedPoller
 from .servers import MCP_PATH, HostedServer
@@ -56,22 +58,20 @@ _REASONS: dict[type[StorageError], str] = {
     StorageBusy: "the storage is locked by other processes",
     StorageUnavailable: "the storage does not accept writes at the moment",
 }
-_STOPPING = JSONResponse({"status": "stopping"}, 503)
+STOPPING = JSONResponse({"status": "stopping"}, 503)
+_UNAVAILABLE = JSONResponse({"status": "storage unavailable"}, 503)
 _UNAUTHORIZED = JSONResponse({"error": "unauthorized"}, 401, {"WWW-Authenticate": "Bearer"})
 
 
 async def run(options: ServeOptions, hosted: HostedServer) -> None:
     """Serve requests until a signal stops the process."""
-    recovery = "Running tasks will be recovered by another worker or at the next start."
     with options.bind() as listener:
-        async with stop_signals("waiting for running tasks", recovery) as stop:
-            async with _start(hosted, options) as app:
-                info, tools = await app.storage.info(), await app.adapter.tools()
-                address = options.base_url(listener)
-                print_message(banner(options, hosted, address, app.storage.name, info, tools))
+        async with stop_signals() as stop:
+            async with _start(hosted, options, options.base_url(listener)) as app:
+                name, info, tools = app.storage.name, await app.storage.info(), await hosted.tools()
+                print_message(banner(options, hosted, options.base_url(listener), name, info, tools))
                 server = HttpServer(app)
-                serving = asyncio.create_task(server.serve([listener]))
-                serving.add_done_callback(lambda _: stop.set())
+                serving = server.start(listener, stop)
                 await stop.wait()
                 has_failed = serving.done()
                 server.should_exit = True  # refuses new connections while the other parts stop
@@ -83,7 +83,7 @@ async def run(options: ServeOptions, hosted: HostedServer) -> None:
 
 
 class HttpServer(uvicorn.Server):
-    """A uvicorn server that does not handle signals or the application's lifespan: its caller does."""
+    """A uvicorn server that handles neither signals nor the application's lifespan. The caller does both."""
 
     def __init__(self, app: ASGIApp) -> None:
         config = uvicorn.Config(
@@ -96,6 +96,12 @@ class HttpServer(uvicorn.Server):
         )
         super().__init__(config)
 
+    def start(self, listener: socket.socket, stop: anyio.Event) -> asyncio.Task[None]:
+        """Start an asyncio task that serves until `should_exit` is set. Set `stop` when it ends."""
+        serving = asyncio.create_task(self.serve([listener]))
+        serving.add_done_callback(lambda _: stop.set())
+        return serving
+
     @contextmanager
     def capture_signals(self) -> Generator[None]:
         yield
@@ -105,7 +111,7 @@ def _import_dashboard() -> type[Dashboard]:
     try:
         from ...web import Dashboard  # noqa: PLC0415 (the extra may be missing)
     except ModuleNotFoundError as error:
-        hint = "install the web extra: pip install 'perdure[web]', or use --no-dashboard"
+        hint = f"use --no-dashboard, or {install_extra('web')}"
         raise CommandError(f"{error.name} is not installed; {hint}") from error
     return Dashboard
 
@@ -120,18 +126,21 @@ async def _make_poller(hosted: HostedServer) -> FeedPoller:
 
 
 @asynccontextmanager
-async def _start(hosted: HostedServer, options: ServeOptions) -> AsyncGenerator[ServeApp]:
-    """Start the MCP server, dashboard and poller, and yield the combined application. Stop them at exit."""
+async def _start(hosted: HostedServer, options: ServeOptions, address: str) -> AsyncGenerator[ServeApp]:
+    """Start the MCP server, dashboard and poller, and yield the combined application.
+
+    Stop them when the `async with` block ends.
+    """
     dashboard_type = _import_dashboard() if options.dashboard else None
     poller = await _make_poller(hosted) if options.feeds else None
     tasks, server = hosted.tasks, _log_exceptions(hosted.app)
     tasks.work = options.work
-    async with hosted.lifespan() as adapter, AsyncExitStack() as stack:
-        storage = tasks.runtime.store.storage
-        if not (options.work or (await storage.info()).is_shared):
-            raise CommandError("--no-work needs a storage that workers can open; this one is in memory")
-        is_protected = hosted.authenticates_clients and adapter.requires_authentication
-        if options.token and not is_protected:
+    async with hosted.lifespan(), AsyncExitStack() as stack:
+        store = tasks.runtime.store
+        storage, missing_keys = store.storage, MissingKeys.of(store)
+        if not options.work:
+            await require_shared_storage(storage, "--no-work needs a storage that other processes can open")
+        if options.token and not hosted.has_own_authentication:
             server = _require_token(server, options.token)
         dashboard = server
         if dashboard_type is not None:
@@ -142,24 +151,26 @@ async def _start(hosted: HostedServer, options: ServeOptions) -> AsyncGenerator[
                 token=options.effective_dashboard_token,
                 read_only=options.read_only,
                 hosts=options.allowed_hosts,
-                config=tasks.runtime.store.config,
-                keys=tasks.runtime.store.keys,
+                config=store.config,
+                keys=store.keys,
+                missing_keys=missing_keys,
+                name=hosted.name,
+                first_task=first_task(options, hosted, address, await hosted.tools()),
             )
             await stack.enter_async_context(made.running())
             dashboard = made.app
         if poller is not None:
             await stack.enter_async_context(run_in_background(poller.poll_forever(storage)))
         health = Health(storage, poller)
-        ready = Readiness(health, tasks.runtime.store)
-        yield ServeApp(hosted, adapter, storage, server, dashboard, health, ready)
+        ready = Readiness(health, missing_keys, store.clock)
+        yield ServeApp(hosted, storage, server, dashboard, health, ready)
 
 
 @dataclass
 class ServeApp:
-    """The ASGI application that combines the MCP server, the dashboard and `/health`."""
+    """The ASGI application that combines the MCP server, the dashboard, `/health` and `/ready`."""
 
     hosted: HostedServer
-    adapter: ServerAdapter
     storage: Storage
     server: ASGIApp
     """The MCP server. It requires the token from --token, unless it has its own authentication."""
@@ -181,16 +192,16 @@ class ServeApp:
             self.open_posts -= is_post
 
     async def answer_waiting_requests(self) -> None:
-        """At shutdown, end the requests that wait for a task, so that their clients get a response."""
+        """At shutdown, end the requests that are waiting for a task, so that their clients get a response."""
         self.is_stopping = True
         self.hosted.tasks.close_streams()
         with anyio.move_on_after(SHUTDOWN_SECONDS):
-            while self.open_posts:  # noqa: ASYNC110 (the last of them needs no event)
+            while self.open_posts:  # noqa: ASYNC110 (no event reports the end of the last one)
                 await anyio.sleep(0.01)
 
     def _route(self, scope: Scope) -> ASGIApp:
         if self.is_stopping:
-            return _STOPPING
+            return STOPPING
         path: str = scope["path"]
         is_own = any(route.matches(scope)[0] is not Match.NONE for route in self.hosted.app.routes)
         if is_own or path == f"{MCP_PATH}/":
@@ -204,7 +215,18 @@ class ServeApp:
         return self.dashboard
 
 
-class Health:
+class Probe(ABC):
+    """An ASGI application that answers every request with a report of the current state of the process."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self.response()
+        await response(scope, receive, send)
+
+    @abstractmethod
+    async def response(self) -> Response: ...
+
+
+class Health(Probe):
     """The ASGI application at `/health`. It reports whether the storage can be read and written.
 
     Requests need no token, so the responses do not show where the storage is.
@@ -215,15 +237,11 @@ class Health:
         self._poller = poller
         self._probe = asyncio.Lock()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = await self.response()
-        await response(scope, receive, send)
-
     async def response(self) -> Response:
         try:
             await self._storage.counts(TASKS, "health", now=0)
         except StorageError:
-            return JSONResponse({"status": "storage unavailable"}, 503)
+            return _UNAVAILABLE
         error = await self._write_error()
         if error is not None:
             reason = _REASONS.get(type(error), "the storage failed; see the server log")
@@ -235,7 +253,7 @@ class Health:
         return JSONResponse({"status": "ok", "feeds": feeds})
 
     async def _write_error(self) -> StorageError | None:
-        """Return the error of the most recent failed write, or None if a later write succeeded.
+        """Return the error of the last write, or None if it succeeded.
 
         After a failed write, each health request tries to write. Otherwise the error might never clear: a
         load balancer sends no requests to a server that reports an error, so there might be no other write.
@@ -249,31 +267,26 @@ class Health:
         return self._storage.write_error
 
 
-class Readiness:
-    """The ASGI application at `/ready`. It reports whether this process can serve all tasks.
+class Readiness(Probe):
+    """The ASGI application at `/ready`. It reports whether this process can run the tasks in the storage.
 
-    It is not ready if the storage fails, or if tasks are encrypted with a key that it does not have.
+    The process is not ready if the storage fails, or if tasks are encrypted with a key that the process does
+    not have.
     """
 
-    def __init__(self, health: Health, store: TaskStore) -> None:
+    def __init__(self, health: Health, missing_keys: MissingKeys, clock: Callable[[], Micros]) -> None:
         self._health = health
-        self._store = store
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = await self.response()
-        await response(scope, receive, send)
+        self._missing_keys = missing_keys
+        self._clock = clock
 
     async def response(self) -> Response:
         health = await self._health.response()
         if health.status_code != 200:
             return health
-        store = self._store
         try:
-            missing = await find_missing_keys(
-                store.storage, store.keys, application=store.application, now=store.clock()
-            )
+            missing = await self._missing_keys.search(now=self._clock())
         except StorageError:
-            return JSONResponse({"status": "storage unavailable"}, 503)
+            return _UNAVAILABLE
         if missing:
             which = ", ".join(sorted(missing))
             reason = f"tasks are encrypted with keys that this process does not have: {which}"

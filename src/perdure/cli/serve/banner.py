@@ -1,4 +1,4 @@
-"""The message that `perdure serve` prints at startup: addresses, tools and how to connect."""
+"""Builds the message that `perdure serve` prints at startup: addresses, tools and how to connect."""
 
 from __future__ import annotations
 
@@ -8,36 +8,50 @@ from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
 from ...mcp.tool import DurableTool
-from ...operating.access import is_loopback
+from ...samples.server import REPORT_SECONDS
 from ...storage import StorageInfo
+from ...storage.loopback_address import is_loopback
+from ...storage.registry import redact_url
+from ..program import perdure_command, python_command
 from .command import ServeOptions
 from .servers import MCP_PATH, HostedServer
 
 SAMPLE_TOOLS = (
-    ("tools", "build_report(year)   takes a minute and reports its progress"),
+    ("tools", f"build_report(year)   takes {REPORT_SECONDS} seconds and reports its progress"),
     ("", "sign_report(year)    asks for a name"),
     ("", "approve_report(year) asks a question that you answer on the dashboard"),
+    ("", "archive_report(year) runs for one report at a time; the others are queued"),
     ("", "print_report(year)   always fails"),
+    ("", "mail_report(year)    fails once and is retried"),
     ("", "read_feeds()         polls feeds; recent_posts() and shared_links() return the results"),
 )
 FEEDS = (("feeds", "polled from Bluesky; add accounts to this storage with: perdure feeds add HANDLE"),)
 NO_WORK = (("tasks", "run by workers only; start them with: perdure worker MODULE:SERVER"),)
 MAX_OTHER_TOOLS = 10
 """Maximum number of non-durable tools that the message lists."""
+SERVER_TOKEN, OWN_TOKEN = "PERDURE_TOKEN", "ACCESS_TOKEN"
+"""The environment variables from which the printed snippets read a token. The first contains the token set
+with --token. The second contains an access token for a server that has its own authentication.
+"""
 BANNER = """\
 {name}, served by perdure
 {facts}
 
-Claude Desktop, in claude_desktop_config.json:
+{samples}{token_hint}Claude Desktop, in claude_desktop_config.json:
     {desktop}
 MCP Inspector:
     npx @modelcontextprotocol/inspector@latest --transport http --server-url {endpoint}{inspector_options}
-Python, in "python -m asyncio":
+Python, in "{python} -m asyncio":
 {imports}
 async with Client({target}) as client:
     print(await client.{call})
 
 {hint}Press Ctrl+C to stop."""
+SAMPLES_HINT = "To create tasks in various states, run this in another terminal:\n    {} samples {}\n"
+TOKEN_HINTS = {
+    SERVER_TOKEN: "The commands below need PERDURE_TOKEN: set it in their terminal, too.\n",
+    OWN_TOKEN: "First set ACCESS_TOKEN to an access token that this server accepts.\n",
+}
 KILL_HINT = "Try it: run `kill -9 {}` during build_report, start the server again, and the report resumes.\n"
 CLIENT_IMPORT = "from mcp.client import Client"
 AUTHENTICATED_IMPORTS = (
@@ -45,7 +59,7 @@ AUTHENTICATED_IMPORTS = (
 )
 AUTHENTICATED_TARGET = (
     'streamable_http_client("{}", http_client=httpx2.AsyncClient(timeout=None, '
-    'headers={{"Authorization": "Bearer " + os.environ["PERDURE_TOKEN"]}}))'
+    'headers={{"Authorization": "Bearer " + os.environ["{}"]}}))'
 )
 
 
@@ -57,9 +71,12 @@ def banner(
     info: StorageInfo,
     tools: Mapping[str, DurableTool | None],
 ) -> str:
-    """Return the message. It shows neither the token nor the storage URL, which may contain a password."""
-    endpoint, has_token = address + MCP_PATH, bool(options.token)
+    """Return the message. It does not contain any tokens or the storage password."""
+    endpoint = address + MCP_PATH
+    variable = _token_variable(options, hosted)
+    imports, target = _client(endpoint, variable)
     durability = "durable" if info.is_shared else "in memory: tasks are lost when the server stops"
+    place = info.path or (hosted.storage and redact_url(hosted.storage)) or info.server or storage
     notes = ["read-only"] * options.read_only
     if options.effective_dashboard_token:
         notes.append("separate token" if options.dashboard_token else "token required")
@@ -67,41 +84,79 @@ def banner(
     rows = [
         *([("dashboard", f"{address}/{note}")] if options.dashboard else ()),
         ("MCP", f"{endpoint}   (streamable HTTP; 2026-07-28 and 2025-11-25)"),
-        ("storage", f"{info.path or storage}   ({durability})"),
+        ("storage", f"{place}   ({durability})"),
         *(() if options.work else NO_WORK),
         *(FEEDS if options.feeds else ()),
         *(SAMPLE_TOOLS if hosted.is_sample else ()),
-        *_durable_tools(tools),
+        *_durable_tools(tools, hosted.make_durable),
     ]
+    has_samples = hosted.is_sample and options.work and options.dashboard
     return BANNER.format(
         name=hosted.name,
         facts="\n".join(f"    {name:<11} {value}" for name, value in rows),
-        desktop=_desktop(hosted.name, endpoint, has_token=has_token),
+        samples=SAMPLES_HINT.format(perdure_command(), endpoint) if has_samples else "",
+        token_hint="" if variable is None else TOKEN_HINTS[variable],
+        desktop=_desktop(hosted.name, endpoint, variable),
         endpoint=endpoint,
-        inspector_options=' --header "Authorization: Bearer $PERDURE_TOKEN"' if has_token else "",
-        imports=AUTHENTICATED_IMPORTS if has_token else CLIENT_IMPORT,
-        target=AUTHENTICATED_TARGET.format(endpoint) if has_token else f'"{endpoint}"',
+        inspector_options="" if variable is None else f' --header "Authorization: Bearer ${variable}"',
+        python=python_command(),
+        imports=imports,
+        target=target,
         call='call_tool("build_report", {"year": 2026})' if hosted.is_sample else "list_tools()",
         hint=KILL_HINT.format(os.getpid()) if hosted.is_sample and info.is_shared else "",
     )
 
 
-def _durable_tools(tools: Mapping[str, DurableTool | None]) -> Iterator[tuple[str, str]]:
-    """Yield a row that lists the durable tools, and a row that lists up to `MAX_OTHER_TOOLS` other tools."""
+def _token_variable(options: ServeOptions, hosted: HostedServer) -> str | None:
+    """Return the environment variable from which the snippets read a token, or None if they need no token."""
+    if hosted.has_own_authentication:
+        return OWN_TOKEN
+    return SERVER_TOKEN if options.token else None
+
+
+def _client(endpoint: str, variable: str | None) -> tuple[str, str]:
+    """Return the imports of the Python snippet, and the argument of its `Client`."""
+    if variable is None:
+        return CLIENT_IMPORT, f'"{endpoint}"'
+    return AUTHENTICATED_IMPORTS, AUTHENTICATED_TARGET.format(endpoint, variable)
+
+
+def first_task(
+    options: ServeOptions, hosted: HostedServer, address: str, tools: Mapping[str, DurableTool | None]
+) -> str | None:
+    """Return a shell command or Python code that creates a task.
+
+    The dashboard shows this command or code while the server has no tasks. Return None if the server has no
+    durable tools.
+    """
+    endpoint = address + MCP_PATH
+    if hosted.is_sample:
+        return f"{perdure_command()} samples {endpoint}"
+    name = next((name for name, mark in tools.items() if mark is not None), None)
+    if name is None:
+        return None
+    variable = _token_variable(options, hosted)
+    imports, target = _client(endpoint, variable)
+    call = f"    print(await client.call_tool({json.dumps(name)}, {{...}}))"
+    return "\n".join([imports, f"async with Client({target}) as client:", call])
+
+
+def _durable_tools(tools: Mapping[str, DurableTool | None], advice: str) -> Iterator[tuple[str, str]]:
+    """Yield a row with the durable tools and, if there are other tools, a row with some of them."""
     durable = [name for name, mark in tools.items() if mark is not None]
     others = [name for name, mark in tools.items() if mark is None]
-    yield "durable", ", ".join(durable) or "none; write @tasks.durable below @server.tool()"
+    yield "durable", ", ".join(durable) or f"none; {advice}"
     if others:
         more = len(others) - MAX_OTHER_TOOLS
         yield "not durable", ", ".join(others[:MAX_OTHER_TOOLS]) + (f" and {more} more" if more > 0 else "")
 
 
-def _desktop(name: str, endpoint: str, *, has_token: bool) -> str:
+def _desktop(name: str, endpoint: str, variable: str | None) -> str:
     arguments = ["-y", "mcp-remote", endpoint]
     if not is_loopback(urlsplit(endpoint).hostname or ""):
         arguments.append("--allow-http")
     entry: dict[str, object] = {"command": "npx", "args": arguments}
-    if has_token:  # without a space after the colon, because mcp-remote loses it on Windows
+    if variable is not None:  # without a space after the colon, because mcp-remote loses it on Windows
         arguments += ["--header", "Authorization:${AUTHORIZATION}"]
-        entry["env"] = {"AUTHORIZATION": "Bearer <the token>"}
+        entry["env"] = {"AUTHORIZATION": f"Bearer <{variable}>"}
     return json.dumps({"mcpServers": {name: entry}})

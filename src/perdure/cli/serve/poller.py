@@ -9,17 +9,19 @@ from dataclasses import dataclass
 import anyio
 
 from ...feeds import Feeds, FeedSettings, FeedStore, PollFailed, PollOutcome
-from ...feeds.api import open_source
+from ...feeds.source import open_source
 from ...samples.source import with_simulated
 from ...storage import Storage
 from ...storage.errors import PerdureError
-from ..errors import error_message
 from ..feeds.render import outcome as outcome_lines
+from ..output import one_line
 
 log = logging.getLogger("perdure.feeds")
 
 MIN_RESTART_SECONDS, MAX_RESTART_SECONDS = 60.0, 3600.0
-"""Minimum and maximum delay before a failed poller restarts. The delay doubles after each failure."""
+"""Minimum and maximum delay before a failed poller restarts. The delay doubles after each failure. If
+the poller ran for more than an hour before it failed, the delay starts at the minimum again.
+"""
 
 
 @dataclass
@@ -33,7 +35,7 @@ class FeedPoller:
     """Whether the poller has failed and has not polled any account since then."""
 
     async def poll_forever(self, storage: Storage) -> None:
-        """Poll until cancelled, then release the accounts. `storage` must remain open until then."""
+        """Poll until cancelled, then release the accounts. `storage` must stay open until this call ends."""
         store = FeedStore(storage)
         delay = MIN_RESTART_SECONDS
         while True:
@@ -45,13 +47,13 @@ class FeedPoller:
                     log.info("polling %s", source.name)
                     await Feeds(store, self.settings, source=source).run(on_outcome=self._log)
             except PerdureError as error:
-                reason = error_message(error)
+                reason = one_line(str(error))
             except Exception:  # a bug in the poller must not stop the server
                 log.exception("the feed poller raised an exception")
             self.is_failing = True
             if time.monotonic() - started > MAX_RESTART_SECONDS:
                 delay = MIN_RESTART_SECONDS
-            log.error("feeds are not polled: %s; trying again in %.0f s", reason, delay)
+            log.error("feed polling stopped: %s; restarting in %.0f s", reason, delay)
             await anyio.sleep(delay)
             delay = min(2 * delay, MAX_RESTART_SECONDS)
 

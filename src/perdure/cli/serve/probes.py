@@ -1,8 +1,7 @@
-"""The health port of a worker: `/health` and `/ready`, as `perdure serve` has them."""
+"""The health port of a worker. It serves `/health` and `/ready`, like `perdure serve`."""
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -11,11 +10,11 @@ import anyio
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ...operating.encryption_keys import MissingKeys
 from ...runtime import Runtime
-from .asgi import HEALTH_PATH, READY_PATH, Health, HttpServer, Readiness
+from .asgi import HEALTH_PATH, READY_PATH, STOPPING, Health, HttpServer, Readiness
 
 _STARTING = JSONResponse({"status": "starting"}, 503)
-_STOPPING = JSONResponse({"status": "stopping"}, 503)
 _NOT_FOUND = JSONResponse({"error": "not found"}, 404)
 
 
@@ -26,13 +25,15 @@ class Probes:
         self._paths: dict[str, ASGIApp] = {HEALTH_PATH: _STARTING, READY_PATH: _STARTING}
 
     def start(self, runtime: Runtime) -> None:
-        """Report the state of a runtime, which has started."""
-        health = Health(runtime.store.storage)
-        self._paths = {HEALTH_PATH: health, READY_PATH: Readiness(health, runtime.store)}
+        """Report the state of `runtime` from now on. Before this call, both paths report `starting`."""
+        store = runtime.store
+        health = Health(store.storage)
+        readiness = Readiness(health, MissingKeys.of(store), store.clock)
+        self._paths = {HEALTH_PATH: health, READY_PATH: readiness}
 
     def stop(self) -> None:
-        """Report that the worker is not ready, while its runs end. It is still healthy."""
-        self._paths[READY_PATH] = _STOPPING
+        """Report `stopping` at `/ready` from now on. `/health` still reports the state of the storage."""
+        self._paths[READY_PATH] = STOPPING
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app = self._paths.get(scope["path"], _NOT_FOUND)
@@ -41,11 +42,13 @@ class Probes:
 
 @asynccontextmanager
 async def serve_probes(listener: socket.socket, stop: anyio.Event) -> AsyncGenerator[Probes]:
-    """Serve the health port within the block. If that fails, set `stop`, and raise the error at the end."""
+    """Serve the health port until the `async with` block ends.
+
+    If the HTTP server fails, set `stop`, and raise its error at the end of the block.
+    """
     probes = Probes()
     server = HttpServer(probes)
-    serving = asyncio.create_task(server.serve([listener]))
-    serving.add_done_callback(lambda _: stop.set())
+    serving = server.start(listener, stop)
     try:
         yield probes
     finally:

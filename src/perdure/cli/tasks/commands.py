@@ -18,20 +18,22 @@ from ...storage.errors import PerdureError
 from ...storage.time_types import SECOND, system_clock
 from ...tasks import Status
 from ...tasks.errors import MalformedAnswer, NotFound
-from ...tasks.stored_task import check_format
+from ...tasks.task_snapshot import check_format
 from ..errors import CommandError
-from ..options import CommonOptions, DryRunOption, command, past_time
+from ..options import CommonOptions, DryRunOption, choice_option, command, past_time
 from ..output import one_line, plural, print_json, print_message, stdout
 from . import render
 from .prompt import build_answer, choose_question
 
 T = TypeVar("T")
 
-tasks = typer.Typer(name="tasks", no_args_is_help=True, help="Show and manage the tasks of all owners.")
+tasks = typer.Typer(
+    name="tasks", rich_markup_mode=None, no_args_is_help=True, help="Show and manage the tasks of all owners."
+)
 
 
 def _complete_id(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Return the recent task ids that start with `incomplete`, with descriptions, for shell completion."""
+    """Complete a task id in the shell. Return the ids and descriptions of recent tasks."""
     try:
         page = TaskOptions(url=context.params.get("url")).run(lambda operator: operator.tasks(limit=100))
     except (PerdureError, CommandError):
@@ -47,10 +49,33 @@ TASK_HELP = "Task id, or at least its first 6 characters."
 WATCH_HELP = f"{TASK_HELP} Default: watch the newest tasks."
 TaskArgument = Annotated[str, Argument(metavar="ID", help=TASK_HELP, autocompletion=_complete_id)]
 OptionalTask = Annotated[str | None, Argument(metavar="ID", help=WATCH_HELP, autocompletion=_complete_id)]
-StatusOption = Annotated[list[Status] | None, Option(help="Show only tasks with this status. Repeatable.")]
-NameOption = Annotated[str | None, Option(help="Show only tasks of this tool, function or method.")]
-ApplicationOption = Annotated[str | None, Option(help="Show only tasks of this application.")]
-LimitOption = Annotated[int, Option(min=1, max=200, help="Maximum number of results.")]
+STATUS_HELP = (
+    "Show only tasks with this status: working (queued, running, waiting to retry, or being cancelled), "
+    "input_required, completed, failed or cancelled. Can be repeated."
+)
+
+
+def _normalize_status(text: str) -> str:
+    """Return a status that a user entered, in the form of its name: `input required` as `input_required`.
+
+    Raise BadParameter for a word that lists show instead of `working`, such as `queued`.
+    """
+    name = text.strip().lower().replace(" ", "_").replace("-", "_")
+    if name in render.WORKING_WORDS:
+        raise typer.BadParameter(f"a task that is {text} has the status working; use --status working")
+    return name
+
+
+StatusOption = Annotated[
+    list[Status] | None, choice_option(tuple(Status), "STATUS", STATUS_HELP, normalize=_normalize_status)
+]
+NameOption = Annotated[
+    str | None, Option(metavar="NAME", help="Show only tasks of this tool, function or method.")
+]
+ApplicationOption = Annotated[str | None, Option(metavar="NAME", help="Show only tasks of this application.")]
+LimitOption = Annotated[
+    int, Option(metavar="NUMBER", min=1, max=200, help="Maximum number of tasks to show.")
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +91,11 @@ class TaskOptions(CommonOptions):
             raise CommandError(f"invalid answer: {one_line(error.reason)}; {hint}") from error
 
 
+@dataclass(frozen=True, kw_only=True)
+class WatchOptions(TaskOptions):
+    json: Annotated[bool, Option("--json", help="Print each change as a line of JSON.")] = False
+
+
 async def _run(url: str, work: Callable[[Operator], Awaitable[T]]) -> T:
     async with await open_storage(url) as storage:
         await check_format(storage, now=system_clock())
@@ -78,13 +108,16 @@ def list_tasks(
     status: StatusOption = None,
     name: NameOption = None,
     application: ApplicationOption = None,
-    after: Annotated[str | None, Option(help="Cursor printed at the end of the previous page.")] = None,
+    after: Annotated[
+        str | None, Option(metavar="CURSOR", help="Cursor printed at the end of the previous page.")
+    ] = None,
     limit: LimitOption = 50,
     options: TaskOptions,
 ) -> None:
     """List the newest tasks of all owners and applications.
 
-    Owners are shown as hashes. Task ids are shortened in a terminal, and complete in a file or pipe.
+    Owners are shown as hashes. Task ids are shortened in a terminal, but not if the output goes to a file or
+    pipe.
     """
     page = options.run(
         lambda operator: operator.tasks(
@@ -94,10 +127,13 @@ def list_tasks(
     if options.json:
         print_json(page)
         return
-    if not (page.tasks or page.newer):
-        print_message("No tasks found.")
+    if not (page.tasks or page.newer or page.corrupt):
+        print_message("No matching tasks found so far." if page.next_cursor else "No tasks found.")
     elif page.tasks and stdout.is_interactive:
-        stdout.print(render.task_table(page.tasks))
+        table = render.task_table(page.tasks, system_clock())
+        stdout.print(table)
+        if "message" in table.dropped(stdout):
+            print_message(render.NO_ROOM)
     else:
         options.print(page, (render.task_line(task) for task in page.tasks))
     options.print(page, (render.newer_task_line(task) for task in page.newer))
@@ -109,7 +145,7 @@ def list_tasks(
 
 @command(tasks)
 def show(task: TaskArgument, *, options: TaskOptions) -> None:
-    """Show one task: arguments, variables, timeline, open questions and outcome."""
+    """Show one task: state, arguments, variables, checkpoint, timeline, log, open questions and outcome."""
     detail = options.run(lambda operator: operator.find(task))
     options.print(detail, render.render_task(detail, system_clock()))
 
@@ -122,9 +158,12 @@ def watch(
     name: NameOption = None,
     application: ApplicationOption = None,
     limit: LimitOption = 20,
-    options: TaskOptions,
+    options: WatchOptions,
 ) -> None:
-    """Watch the newest tasks, or one task until it ends. Exit with status 1 unless the task completes."""
+    """Watch the newest tasks until interrupted, or one task until it finishes.
+
+    When watching one task, exit with status 1 unless it completes.
+    """
 
     async def work(operator: Operator) -> Status | None:
         if task is None:
@@ -146,7 +185,7 @@ def watch(
 
 
 async def _watch_task(operator: Operator, task: TaskSummary) -> AsyncGenerator[TaskChanges]:
-    """Yield a `TaskChanges` object for each new version of a task. Its page contains only this task."""
+    """Yield a `TaskChanges` object, with a page of only this task, for each new version of the task."""
     async with aclosing(operator.watch_task(task.locator, task.task_id)) as versions:
         async for detail in versions:
             page = TaskSummaryPage(tasks=(detail.summary,))
@@ -156,10 +195,12 @@ async def _watch_task(operator: Operator, task: TaskSummary) -> AsyncGenerator[T
 @command(tasks)
 def stats(
     *,
-    window: Annotated[str, Option(metavar="TIME", help="Measure throughput over this period (7d).")] = "1h",
+    window: Annotated[
+        str, Option(metavar="TIME", help="Period in which to count finished tasks, such as 24h or 7d.")
+    ] = "1h",
     options: TaskOptions,
 ) -> None:
-    """Show task counts, workers, the oldest queued task, and the throughput."""
+    """Show task counts, workers, throughput, the oldest queued task, and the oldest with an open question."""
     now = system_clock()
     length = max(SECOND, now - past_time(window, now))
     found = options.run(lambda operator: operator.stats(length, buckets=60))
@@ -182,14 +223,18 @@ def cancel(task: TaskArgument, *, options: TaskOptions) -> None:
 @command(tasks)
 def answer(
     task: TaskArgument,
-    fields: Annotated[list[str] | None, Argument(metavar="NAME=VALUE", help="Value of a form field.")] = None,
+    fields: Annotated[
+        list[str] | None, Argument(metavar="NAME=VALUE", help="Value of a form field. Can be repeated.")
+    ] = None,
     *,
-    key: Annotated[str | None, Option(help="Key of the question to answer, if several are open.")] = None,
+    key: Annotated[
+        str | None, Option(metavar="KEY", help="Key of the question to answer, if several are open.")
+    ] = None,
     value: Annotated[str | None, Option(metavar="JSON", help="The complete answer as JSON.")] = None,
-    decline: Annotated[bool, Option("--decline", help="Decline to answer.")] = False,
+    decline: Annotated[bool, Option("--decline", help="Decline to answer the question.")] = False,
     options: TaskOptions,
 ) -> None:
-    """Answer a question that a task asks. If you give no answer, the command prompts for one."""
+    """Answer a question that a task has asked. If you give no answer, the command prompts for it."""
     if bool(fields) + (value is not None) + decline > 1:
         raise typer.BadParameter("use only one of NAME=VALUE, --value and --decline")
     detail = options.run(lambda operator: operator.find(task))
@@ -212,7 +257,7 @@ def purge(
         str | None,
         Option(
             metavar="TIME",
-            help="Also delete tasks that ended before TIME, for example 7d (days ago) or 2026-11-01.",
+            help="Also delete tasks that finished before TIME, for example 7d (7 days ago) or 2026-11-01.",
         ),
     ] = None,
     dry_run: DryRunOption = False,

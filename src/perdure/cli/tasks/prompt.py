@@ -19,7 +19,8 @@ def choose_question(detail: TaskDetail, key: str | None) -> Question:
     if len(found) == 1:
         return found[0]
     keys = _joined(question.key for question in detail.questions)
-    raise CommandError(f"choose one of the open questions with --key: {keys}")
+    problem = "several questions are open" if key is None else f"no open question has the key {key!r}"
+    raise CommandError(f"{problem}; choose one with --key: {keys}")
 
 
 def build_answer(
@@ -33,7 +34,7 @@ def build_answer(
         raise CommandError("no answer given; use NAME=VALUE, --value JSON or --decline")
     if question.kind is not InputKind.ELICITATION:
         if value is None:
-            raise CommandError(f"a {question.kind} question has no form; give the result with --value JSON")
+            raise CommandError(f"a {question.kind} question has no form; give the answer with --value JSON")
         return _parse_value(value)
     if not is_given:
         return _prompt_answer(question)
@@ -82,7 +83,7 @@ def _parse_field(field: FormField, texts: Sequence[str]) -> Json:
         value = parse_field(field, texts)
     except ValueError as error:
         raise CommandError(f"{name} {error}") from error
-    if value is None or not any(texts):  # no text is an unchecked box only in a browser
+    if value is None or not any(texts):  # only in a browser, no text means an unchecked box
         raise CommandError(f"{name} is required; give a value")
     return value
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from msgspec.structs import replace
 from rich.console import RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from ...operating import NewerTask, Stats, TaskChanges, TaskDetail, TaskSummary, outcome_json
-from ...operating.times import format_clock, format_duration, format_when, iso
+from ...operating.times import (
+    format_clock,
+    format_duration,
+    format_moment,
+    format_second,
+    format_when,
+    iso,
+)
 from ...storage import Micros
 from ...storage.time_types import SECOND
 from ...tasks import Json
@@ -29,14 +35,34 @@ from ..output import (
     stdout,
     to_json,
 )
+from ..table import Column, FittedTable
 
+NO_ROOM = "There is no room for messages; use a wider terminal, or `perdure tasks show ID`."
+WORKING_WORDS = frozenset({"queued", "running", "waiting_to_retry", "cancelling"})
+"""The words that lists show for tasks whose status is `working`, with underscores instead of spaces."""
 BARS = " ▁▂▃▄▅▆▇█"
-STATUS_WIDTH = len("input required")
-ID_WIDTH = 12
-"""Number of characters to which task ids are shortened in a table. Commands accept shortened ids."""
+STATUS_WIDTH = len("waiting to retry")
+ID_WIDTH = 8
+"""Number of characters to which task ids are shortened in a table, as on the dashboard. Commands accept
+shortened ids.
+"""
+BAR_WIDTH = 10
+_COLUMNS = (
+    Column(name="id"),
+    Column(name="status"),
+    Column(name="name", min_width=12),
+    Column(name="created (UTC)", drop=4),
+    Column(name="duration"),
+    Column(name="progress"),
+    Column(name="", drop=2),
+    Column(name="application", drop=3),
+    Column(name="owner", drop=1, style="dim"),
+    Column(name="message", drop=5, wanted_width=28, min_width=12),
+)
 _COLOURS = {
     "queued": "dim",
-    "working": "cyan",
+    "waiting to retry": "yellow",
+    "running": "cyan",
     "cancelling": "yellow",
     "input required": "magenta",
     "completed": "green",
@@ -50,18 +76,20 @@ def task_line(task: TaskSummary) -> str:
     parts = (
         task.task_id,
         f"{task.display_status:<{STATUS_WIDTH}}",
+        format_second(task.created_at),
         f"{format_duration(task.age):<12}",
         f"{format_progress(task) or '-':<8}",
         task.owner,
         one_line(task.application),
         one_line(task.name),
-        one_line(task.message or ""),
+        _note(task),
     )
     return "  ".join(parts).rstrip()
 
 
 def newer_task_line(task: NewerTask) -> str:
-    return f"{task.task_id}  {task.display_status}  {format_duration(task.age)}  {one_line(task.status)}"
+    created = format_second(task.created_at)
+    return f"{task.task_id}  {task.display_status}  {created}  {one_line(task.status)}"
 
 
 def format_progress(task: TaskSummary) -> str:
@@ -71,40 +99,45 @@ def format_progress(task: TaskSummary) -> str:
     return done if task.progress.total is None else f"{done}/{task.progress.total:g}"
 
 
-def task_table(tasks: Iterable[TaskSummary]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", expand=False)
-    for name in ("id", "state", "name", "age"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("progress", no_wrap=True, min_width=8)
-    table.add_column("application", no_wrap=True, overflow="ellipsis", max_width=20)
-    table.add_column("owner", no_wrap=True, style="dim")
-    table.add_column("message", no_wrap=True, overflow="ellipsis", ratio=1)
-    for task in tasks:
-        table.add_row(
-            task.task_id[:ID_WIDTH],
-            Text(task.display_status, style=_COLOURS[task.display_status]),
-            Text(one_line(task.name)),
-            format_duration(task.age),
-            _progress(task),
-            Text(one_line(task.application)),
-            task.owner,
-            Text(one_line(task.message or "")),
-        )
-    return table
+def task_table(tasks: Iterable[TaskSummary], now: Micros) -> FittedTable:
+    return FittedTable(_COLUMNS, [_row(task, now) for task in tasks])
 
 
-def _progress(task: TaskSummary) -> RenderableType:
-    text = Text(format_progress(task))
+def _row(task: TaskSummary, now: Micros) -> Sequence[RenderableType]:
+    return (
+        Text(task.task_id[:ID_WIDTH]),
+        Text(task.display_status, style=_COLOURS[task.display_status]),
+        Text(one_line(task.name)),
+        Text(format_moment(task.created_at, now)),
+        Text(format_duration(task.age)),
+        Text(format_progress(task)),
+        _bar(task),
+        Text(one_line(task.application)),
+        Text(task.owner),
+        Text(_note(task)),
+    )
+
+
+def _note(task: TaskSummary) -> str:
+    """Return the message of a task.
+
+    If the task is waiting to be retried, return the time of the next attempt and the last failure instead.
+    """
+    if task.next_attempt_at is None:
+        return one_line(task.message or "")
+    failure = f"; last failure: {one_line(task.last_failure)}" if task.last_failure else ""
+    return f"next attempt at {format_clock(task.next_attempt_at)}{failure}"
+
+
+def _bar(task: TaskSummary) -> RenderableType:
     if task.progress_fraction is None:
-        return text
-    cell = Table.grid(padding=(0, 1))
-    cell.add_row(ProgressBar(total=1.0, completed=task.progress_fraction, width=10), text)
-    return cell
+        return Text()
+    return ProgressBar(total=1.0, completed=task.progress_fraction, width=BAR_WIDTH)
 
 
 @contextmanager
 def task_display(clock: Callable[[], Micros], *, json: bool) -> Generator[Callable[[TaskChanges], None]]:
-    """Yield a function that shows task changes as JSON events, a live table (in a terminal) or lines."""
+    """Yield a function that shows task changes as JSON events, as lines, or as a live table in a terminal."""
     if json or not stdout.is_interactive:
         yield lambda changes: _print_changes(changes, clock(), json=json)
         return
@@ -115,7 +148,8 @@ def task_display(clock: Callable[[], Micros], *, json: bool) -> Generator[Callab
             return Text("No tasks yet. New tasks appear here.")
         now = clock()
         ages = (task.age if task.status.is_terminal else max(0, now - task.created_at) for task in tasks)
-        return task_table(replace(task, age=age) for task, age in zip(tasks, ages, strict=True))
+        current = (replace(task, age=age) for task, age in zip(tasks, ages, strict=True))
+        return task_table(current, now)
 
     def show(changes: TaskChanges) -> None:
         nonlocal tasks
@@ -139,19 +173,22 @@ def _print_changes(changes: TaskChanges, now: Micros, *, json: bool) -> None:
 def render_task(detail: TaskDetail, now: Micros) -> Iterator[str]:
     task, claim = detail.summary, detail.claim
     lease = "" if claim is None else f", lease until {format_when(claim.lease_until, now)}"
+    retry_at = task.next_attempt_at
     rows = (
         ("task", task.task_id),
         ("name", one_line(task.name)),
         ("application", one_line(task.application)),
-        ("state", task.display_status),
+        ("status", _status(task)),
         ("message", one_line(task.message or "")),
         ("owner", f"{task.owner} ({task.owner_kind})"),
-        ("age", format_duration(task.age)),
+        ("created", format_when(task.created_at, now)),
+        ("duration", format_duration(task.age, precise=True)),
         ("progress", format_progress(task)),
         ("attempts", str(task.attempts)),
-        ("last failure", one_line(detail.last_failure or "")),
+        ("last failure", one_line(task.last_failure or "")),
         ("contents", "encrypted, not shown" if task.is_encrypted else ""),
-        ("worker", "" if claim is None else f"{one_line(claim.claim_id)}{lease}"),
+        ("next attempt", "" if retry_at is None else format_when(retry_at, now)),
+        ("worker", f"{one_line(detail.worker or '')}{lease}"),
     )
     yield from key_values(*((name, value) for name, value in rows if value))
     yield from _document("arguments", detail.arguments)
@@ -178,6 +215,12 @@ def render_task(detail: TaskDetail, now: Micros) -> Iterator[str]:
         yield from _document(name, value)
 
 
+def _status(task: TaskSummary) -> str:
+    """Return the status in words and, if it differs, the status that --status accepts."""
+    is_same = task.display_status.replace(" ", "_") == task.status
+    return task.display_status if is_same else f"{task.display_status} ({task.status})"
+
+
 def _document(name: str, value: Json) -> Iterator[str]:
     if value is not None and value != {}:
         yield name
@@ -199,9 +242,9 @@ def render_stats(stats: Stats, now: Micros) -> Iterator[str]:
         ("claimed", f"{stats.claimed} by {plural(len(stats.workers), 'worker')}"),
         ("unclaimed", f"{stats.unclaimed}{queued}"),
         ("input required", "none" if question is None else f"oldest {_oldest(question)}"),
-        ("expired", f"{stats.expired}, deleted at the next purge" if stats.expired else "none"),
+        ("expired", f"{stats.expired}, to be deleted at the next purge" if stats.expired else "none"),
         ("finished", f"{at_least}{finished.finished} in {window}; {rate}"),
-        ("median", _median(finished.median_duration)),
+        ("median duration", _median(finished.median_duration)),
     )
     if finished.finished:
         highest = max(bucket.finished for bucket in finished.buckets)
@@ -209,7 +252,7 @@ def render_stats(stats: Stats, now: Micros) -> Iterator[str]:
         yield "  " + "".join(BARS[height] for height in heights)
     for worker in stats.workers:
         lease = f"lease until {format_when(worker.lease_until, now)}"
-        expired = f", {worker.expired_leases} expired" if worker.expired_leases else ""
+        expired = f", {plural(worker.expired_leases, 'lease')} expired" if worker.expired_leases else ""
         yield f"  {one_line(worker.name)}: {plural(worker.claimed, 'task')}, {lease}{expired}"
 
 
