@@ -10,7 +10,7 @@ import anyio
 from mcp.server import MCPServer
 
 from perdure import Task, Tasks
-from perdure.runtime import Again
+from perdure.runtime import Retry
 
 tasks = Tasks("sqlite:///checkpoint.db")
 server: MCPServer[object] = MCPServer("checkpoint", **tasks.attach())
@@ -31,7 +31,7 @@ async def count_words(chapters: int, task: Task) -> dict[str, int]:
 async def words_of(chapter: int) -> int:
     await anyio.sleep(1)
     if chapter < 1:
-        raise Again("the library is closed", after=60)  # runs again in a minute, from the checkpoint
+        raise Retry("the library is closed", after=60)  # runs again in a minute, from the checkpoint
     return 1000 + chapter
 
 

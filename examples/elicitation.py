@@ -2,8 +2,8 @@
 
     python examples/elicitation.py
 
-A resolver asks before the task exists. The answer to `task.elicit` may arrive a day later, through another
-server, after a restart.
+A resolver asks before the task exists. The answer to `task.elicit` may arrive days later, through another
+server, after a restart: up to `deadline`, which by default is the ttl of the task, 24 hours.
 """
 
 from typing import Annotated
@@ -35,6 +35,7 @@ async def book_trip(city: str, traveller: Annotated[Traveller, Resolve(ask_who_t
     agreed = await task.elicit(
         f"{traveller.name}, the trip to {city} costs {price}. Book it?",
         {"type": "object", "properties": {"book": {"type": "boolean"}}, "required": ["book"]},
+        deadline=7 * 24 * 3600,
     )
     if agreed.action != "accept" or not agreed.data["book"]:
         return f"{traveller.name} stays at home"

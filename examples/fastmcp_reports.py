@@ -2,7 +2,7 @@
 
     python examples/fastmcp_reports.py
 
-Runs over stdio, for clients that start their servers. Needs the extra: pip install 'perdure[fastmcp]'.
+Runs over stdio, for clients that start their servers. Needs the `fastmcp` extra of perdure.
 """
 
 from typing import Any
@@ -28,7 +28,7 @@ async def build_report(year: int, ctx: Context, progress: Progress = Progress())
         await anyio.sleep(0.1)
         await progress.increment()
     answer = await ctx.elicit("Who signs it?", str)
-    return f"Report {year}, signed by {answer.data if answer.action == 'accept' else 'nobody'}"
+    return f"Report {year}, signed by {answer.data if answer.action == 'accept' else 'no one'}"
 
 
 @printing.tool(task=True)

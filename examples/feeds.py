@@ -4,7 +4,7 @@
 
 `ingest` polls Bluesky accounts as a durable task: kill the server while it polls, start it again, and it
 resumes with the accounts that are left. No post is stored twice. `posts` and `shared_links`, and the resource
-`feeds://links/today`, return what was found. Settings can be in a `feeds.toml` (see docs/feeds.md);
+`feeds://links/today`, return what was found. Settings can be in a `feeds.toml` (see docs/guides/feeds.md);
 `perdure feeds run` polls the same accounts until it is stopped.
 """
 

@@ -17,7 +17,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, TextContent
 
 from perdure.mcp.client import ClientTask, ClientTasks, TaskState
-from perdure.mcp.client.errors import ConnectionLost
+from perdure.mcp.errors import ConnectionLost
 
 SAVED_TASK_FILE = Path("report.task")
 

@@ -5,109 +5,76 @@ from __future__ import annotations
 import ast
 import fcntl
 import importlib
+import inspect
 import os
 import re
 import signal
 import subprocess
 import sys
 import textwrap
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from perdure.storage.kit.servers.process import free_port
+import perdure
+import perdure.fastmcp
+import perdure.feeds
+import perdure.operating
 from perdure.tasks import Status
 from perdure.tasks.lifecycle import TRANSITIONS
+from tools import reference_pages
 
 from . import servers
 from .conditions import wait_until
-from .doc_pages.pages import DOCS, Block, blocks_of, every_page, is_seen, name_of, runnable_pages
-from .doc_pages.shell import Terminal, terminal
-from .mcp.raw_clients import is_open
+from .doc_pages.pages import DOCS, Block, blocks_of, count_prose, every_page, is_seen, name_of, runnable_pages
+from .doc_pages.reader import Reader
+from .doc_pages.shell import terminal
+from .test_errors import MODULES, classes_of
 
 pytestmark = pytest.mark.anyio
 
 ROOT = DOCS.parent
-POSTGRES = "postgresql://user@host/database"
-"""The reader's database, as pages name it."""
 RUN = {
     "tutorial.md",
-    "guides/authentication.md",
-    "guides/checkpoints.md",
-    "guides/clients.md",
-    "guides/encryption.md",
-    "guides/input-rounds.md",
-    "guides/operating.md",
-    "guides/postgres.md",
-    "guides/replicas.md",
-    "guides/testing.md",
+    "tutorial-fastmcp.md",
+    *(
+        f"guides/{guide}.md"
+        for guide in (
+            "authentication",
+            "checkpoints",
+            "clients",
+            "databases",
+            "encryption",
+            "fastmcp",
+            "feeds",
+            "functions",
+            "input",
+            "metrics",
+            "operating",
+            "replicas",
+            "testing",
+            "tools",
+        )
+    ),
 }
-PORT = re.compile(r"\b80\d\d\b")
 
 
 # Pages that are run
 
 
-class Reader:
-    """Follows a page, with its own ports and database."""
-
-    def __init__(self, page: Path, folder: Path, shell: Terminal) -> None:
-        self._blocks = blocks_of(page)
-        self._folder = folder
-        self._shell = shell
-        self._instead = {port: str(free_port()) for port in PORT.findall(page.read_text("utf-8"))}
-        if POSTGRES in page.read_text("utf-8"):
-            self._instead[POSTGRES] = servers.postgres().new_url()
-
-    async def follow(self) -> None:
-        for block in self._blocks:
-            await self._do(block.language, block.title, self._own(block.text))
-
-    def _own(self, text: str) -> str:
-        for theirs, ours in self._instead.items():
-            text = text.replace(theirs, ours)
-        return text
-
-    async def _do(self, language: str, title: str | None, text: str) -> None:
-        match language:
-            case "python" if title is not None:
-                (self._folder / title).write_text(text, "utf-8")
-            case "sh":
-                assert await self._shell.run(text) == 0, f"{text}{self._shell.shown}"
-                await self._until_open(text)
-            case "text":
-                await self._see(text)
-            case _:
-                pass
-
-    async def _see(self, expected: str) -> None:
-        """Wait for the expected output: a server in the background may print it a moment later."""
-
-        async def is_there() -> bool:
-            await self._shell.run("true")
-            return is_seen(expected, self._shell.shown)
-
-        with suppress(TimeoutError):
-            await wait_until(is_there, seconds=30)
-        shown = self._shell.look()
-        assert is_seen(expected, shown), shown
-
-    async def _until_open(self, commands: str) -> None:
-        """Wait until a started server listens, as a person takes a while to type the next command."""
-        if commands.rstrip().endswith("&") or "&\n" in commands:
-            named = re.search(r"(?:PORT=|--port )(\d+)", commands)
-            port = next(iter(self._instead.values())) if named is None else named[1]
-            await wait_until(lambda: is_open(int(port)), seconds=60)
-
-
 def pages_to_run() -> list[Path]:
-    left_out = [] if "postgres" not in servers.LEFT_OUT else ["guides/postgres.md"]
+    """Return the pages with commands, but not those that other tests run.
+
+    tests/test_wheel.py runs the tutorial, and tests/cli/test_feeds_guide.py the guide to feeds.
+    """
+    left_out = {"tutorial.md", "guides/feeds.md"} | (
+        {"guides/databases.md"} if "postgres" in servers.LEFT_OUT else set[str]()
+    )
     return [page for page in runnable_pages() if name_of(page) not in left_out]
 
 
 @pytest.mark.parametrize("page", pages_to_run(), ids=name_of)
-async def test_what_a_page_tells_to_type_does_what_it_says(page: Path, tmp_path: Path) -> None:
+async def test_the_commands_of_a_page_do_what_it_says(page: Path, tmp_path: Path) -> None:
     async with terminal(tmp_path) as shell:
         await Reader(page, tmp_path, shell).follow()
 
@@ -131,11 +98,11 @@ async def test_what_a_page_runs_in_the_background_is_what_it_kills(tmp_path: Pat
     async with terminal(tmp_path) as shell:
         await shell.run("python stay.py &\necho $!")
 
-        async def both_are_told() -> bool:
+        async def both_are_shown() -> bool:
             await shell.run("true")
             return len(shell.shown.split()) == 2
 
-        await wait_until(both_are_told, seconds=30)
+        await wait_until(both_are_shown, seconds=30)
         background, process = shell.look().split()
         assert background == process
         assert await shell.run(f"kill -9 {process}\nwait {process}") == 128 + signal.SIGKILL
@@ -194,21 +161,69 @@ def test_python_on_a_page_compiles_and_imports_what_there_is(block: Block) -> No
             assert [name.name for name in each.names if not hasattr(module, name.name)] == []
 
 
-# The life of a task, decisions
+# Generated parts
 
 
 def test_the_drawing_of_a_tasks_life_has_an_arrow_for_each_move() -> None:
-    drawn = re.findall(r"<title>(\w+) to (\w+)</title>", (DOCS / "lifecycle.svg").read_text("utf-8"))
+    drawn = re.findall(
+        r"<title>(\w+) to (\w+)</title>", (DOCS / "reference" / "lifecycle.svg").read_text("utf-8")
+    )
     moves = {(before.value, after.value) for before, afters in TRANSITIONS.items() for after in afters}
     assert sorted(drawn) == sorted(moves)
     assert {status.value for status in Status} == {word for move in drawn for word in move}
 
 
-def test_every_decision_is_listed_under_its_title() -> None:
-    listed = (DOCS / "decisions" / "index.md").read_text("utf-8")
-    for page in sorted((DOCS / "decisions").glob("0*.md")):
-        title = page.read_text("utf-8").splitlines()[0].removeprefix("# ")
-        assert f"[{title}]({page.name})" in listed
+@pytest.mark.parametrize("page", reference_pages.pages(), ids=name_of)
+def test_the_generated_parts_of_a_page_are_current(page: Path) -> None:
+    expected = reference_pages.pages()[page]
+    assert page.read_text("utf-8") == expected, "run: python -m tools.reference_pages"
+
+
+def test_the_table_of_errors_says_what_each_of_them_means() -> None:
+    page = (DOCS / "reference" / "errors.md").read_text("utf-8")
+    assert set(reference_pages.ERRORS.values()) == set(MODULES)
+    for error in (error for module in MODULES for error in classes_of(module)):
+        row = re.search(
+            rf"^\| `{error.__name__}` \| `([\w.]+)` \| [A-Z].*\. \| (yes|no) \|$", page, re.MULTILINE
+        )
+        assert row is not None, error.__name__
+        assert getattr(importlib.import_module(row[1]), error.__name__) is error
+
+
+OPTIONS = ("Config", "Options", "Settings")
+"""The ends of the names of classes whose fields are options."""
+
+
+def test_every_option_of_every_package_is_on_the_page_of_options() -> None:
+    page = (DOCS / "reference" / "configuration.md").read_text("utf-8")
+    listed = set(re.findall(r"`(\w+)`", page))
+    for package in (
+        perdure.fastmcp,
+        perdure.feeds,
+        perdure.mcp,
+        perdure.operating,
+        perdure.runtime,
+        perdure.tasks,
+    ):
+        for name in (name for name in package.__all__ if name.endswith(OPTIONS)):
+            options = inspect.get_annotations(getattr(package, name)).keys()
+            assert options - listed == set(), f"{package.__name__}.{name}"
+
+
+def test_every_environment_variable_that_the_code_reads_is_listed() -> None:
+    code = "".join(path.read_text("utf-8") for path in (ROOT / "src" / "perdure").rglob("*.py"))
+    assert set(re.findall(r"\b(?:PERDURE|XDG)_[A-Z_]+", code)) == set(reference_pages.VARIABLES)
+
+
+# Length
+
+
+MAX_WORDS = 25_000
+"""Of all pages together, without fenced code and without what is generated from the code."""
+
+
+def test_the_words_that_are_written_by_hand_are_limited() -> None:
+    assert sum(count_prose(page.read_text("utf-8")) for page in every_page()) <= MAX_WORDS
 
 
 # The site
@@ -245,10 +260,20 @@ def test_every_page_is_on_the_site_and_in_its_navigation(site: Path) -> None:
         assert f'href="{address or "."}"' in front, address
 
 
-def test_the_reference_tells_what_a_docstring_says(site: Path) -> None:
+def test_the_reference_contains_the_docstrings(site: Path) -> None:
     page = (site / "reference" / "mcp" / "index.html").read_text("utf-8")
     assert 'id="perdure.mcp.Tasks.durable"' in page
-    assert "Make the calls of a tool tasks, which survive the server." in page
+    assert "Turn the calls of a tool into tasks, which survive a restart of the server." in page
+
+
+def test_every_public_name_is_on_a_page_of_the_reference(site: Path) -> None:
+    pages = "".join(page.read_text("utf-8") for page in (site / "reference").rglob("*.html"))
+    described = {
+        name
+        for module, name in re.findall(r'id="(perdure(?:\.[a-z_]+)*)\.(\w+)"', pages)
+        if name in dir(perdure) and getattr(perdure, name) is getattr(importlib.import_module(module), name)
+    }
+    assert described == {*dir(perdure)} - {"__version__"}
 
 
 def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:

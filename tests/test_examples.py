@@ -57,7 +57,7 @@ class Program:
     def __init__(self, process: ForkedProcess) -> None:
         self._process = process
         self._reading = asyncio.create_task(self._read())
-        self.said = ""
+        self.output = ""
 
     @property
     def pid(self) -> int:
@@ -66,12 +66,12 @@ class Program:
     async def _read(self) -> None:
         assert self._process.stdout is not None
         while line := await self._process.stdout.readline():
-            self.said += line.decode()
+            self.output += line.decode()
 
-    async def until_said(self, text: str, seconds: float = 60) -> None:
+    async def wait_for_output(self, text: str, seconds: float = 60) -> None:
         def met() -> bool:
-            assert text in self.said or not self._reading.done(), self.said
-            return text in self.said
+            assert text in self.output or not self._reading.done(), self.output
+            return text in self.output
 
         await wait_until(met, seconds=seconds)
 
@@ -196,8 +196,8 @@ async def test_minimal_brews_over_stdin_and_stdout(tmp_path: Path, mode: Mode) -
 
 
 async def _has_brewed(task: ClientTask, cups: int) -> bool:
-    said = re.fullmatch(r"brewing cup (\d+)", (await task.status()).status_message or "")
-    return said is not None and int(said[1]) >= cups
+    match = re.fullmatch(r"brewing cup (\d+)", (await task.status()).status_message or "")
+    return match is not None and int(match[1]) >= cups
 
 
 # fastmcp_reports.py
@@ -240,7 +240,7 @@ async def test_authenticated_keeps_ada_and_bob_apart(tmp_path: Path) -> None:
     assert done["result"]["content"][0]["text"] == "letters is archived for ada"
 
 
-async def test_authenticated_lets_nobody_have_more_than_ten_at_once(tmp_path: Path) -> None:
+async def test_authenticated_limits_each_user_to_ten_tasks(tmp_path: Path) -> None:
     bob_token, ada_token = "bob-secret", "ada-secret"
     async with (
         served(tmp_path, "authenticated", before=ENDLESS) as server,
@@ -305,7 +305,7 @@ async def test_workflow_asks_for_what_it_was_not_given_and_ships(tmp_path: Path,
 
 
 @row(62, 97)
-async def test_checkpoint_goes_on_counting_when_its_server_was_killed(tmp_path: Path) -> None:
+async def test_checkpoint_resumes_counting_when_its_server_was_killed(tmp_path: Path) -> None:
     chapters: list[int] = []
 
     def note(state: TaskState) -> None:
@@ -331,7 +331,7 @@ async def _has_counted(task: ClientTask, chapters: int) -> bool:
 # feeds.py
 
 
-async def test_feeds_reads_goes_on_when_its_server_was_killed_and_tells_what_people_share(
+async def test_feeds_resumes_when_its_server_was_killed_and_shows_shared_links(
     tmp_path: Path,
 ) -> None:
     async with fake_process("--latency", "0.3") as fake:
@@ -348,15 +348,15 @@ async def test_feeds_reads_goes_on_when_its_server_was_killed_and_tells_what_peo
             assert result.structured_content == {"accounts": 6, "items": 30}
             links = await client.call_tool("shared_links", {"limit": 1})
             assert links.structured_content is not None
-            ((most_shared),) = links.structured_content["result"]
-            assert most_shared["url"].startswith("https://example.com/")
-            assert most_shared["sharers"] == len(most_shared["handles"]) == 6
+            (top_link,) = links.structured_content["result"]
+            assert top_link["url"].startswith("https://example.com/")
+            assert top_link["sharers"] == len(top_link["handles"]) == 6
             posts = await client.call_tool("posts", {"limit": 3})
             assert posts.structured_content is not None
             assert len(posts.structured_content["result"]) == 3
-            (told,) = (await client.read_resource("feeds://links/today")).contents
-            assert isinstance(told, TextResourceContents)
-            assert told.text.startswith("6  https://example.com/")
+            (content,) = (await client.read_resource("feeds://links/today")).contents
+            assert isinstance(content, TextResourceContents)
+            assert content.text.startswith("6  https://example.com/")
 
 
 async def _has_read(fake: FakeProcess, pages: int) -> bool:
@@ -377,7 +377,7 @@ async def sampled(
     port = port or free_port()
     command = (*SERVING, "--port", str(port), *options)
     async with running(directory, *command, environment={**os.environ, **variables}) as program:
-        await program.until_said("Press Ctrl+C to stop.")
+        await program.wait_for_output("Press Ctrl+C to stop.")
         yield Served(program, port)
 
 
@@ -386,26 +386,26 @@ CLIENT = str(EXAMPLES / "resuming_client.py")
 
 def _page(client: Program) -> int:
     """The last page that it has said to be written, if any."""
-    return max((int(page) for page in re.findall(r"writing page (\d+) of 12", client.said)), default=0)
+    return max((int(page) for page in re.findall(r"writing page (\d+) of 12", client.output)), default=0)
 
 
-async def test_resuming_client_is_stopped_and_goes_on_waiting_for_the_same_report(tmp_path: Path) -> None:
+async def test_resuming_client_is_stopped_and_waits_again_for_the_same_report(tmp_path: Path) -> None:
     kept = tmp_path / "report.task"
     async with sampled(tmp_path, "--no-dashboard") as server:
         async with running(tmp_path, CLIENT, server.url, "5") as client:
             await wait_until(lambda: _page(client) >= 2, seconds=60)
             code = await client.end(signal.SIGINT)
-            assert (code, "Traceback" in client.said) == (0, False), client.said
-            assert "Stopped. The task keeps running." in client.said
+            assert (code, "Traceback" in client.output) == (0, False), client.output
+            assert "Stopped. The task keeps running." in client.output
         task, same = kept.read_text(), tmp_path / "same.task"
         same.hardlink_to(kept)  # stays when the client is done with it
         async with running(tmp_path, CLIENT, server.url) as again:
-            assert await again.ended() == 0, again.said
+            assert await again.ended() == 0, again.output
 
-    assert "Resuming the task" in again.said
+    assert "Resuming the task" in again.output
     assert same.read_text() == task
-    assert "2026 report: 12 pages, finished by attempt 1" in again.said
-    assert "writing page 1 of 12" not in again.said
+    assert "2026 report: 12 pages, finished by attempt 1" in again.output
+    assert "writing page 1 of 12" not in again.output
     assert not kept.exists()
 
 
@@ -423,6 +423,6 @@ async def test_resuming_client_gets_its_report_from_a_server_that_was_killed_mea
         sampled(tmp_path, "--no-dashboard", port=port) as server,
         running(tmp_path, CLIENT, server.url) as client,
     ):
-        assert await client.ended() == 0, client.said
+        assert await client.ended() == 0, client.output
 
-    assert "2026 report: 12 pages, finished by attempt 2" in client.said
+    assert "2026 report: 12 pages, finished by attempt 2" in client.output

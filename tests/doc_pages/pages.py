@@ -1,7 +1,8 @@
 """The fenced blocks of a page, in order.
 
-A Python block with a title is a file of that name, a block of `sh` is typed into a terminal, and a block of
-`text` after it is the expected output. Other blocks are not run.
+A block of Python or TOML with a title is a file of that name, a block of `sh` is typed into a terminal, and a
+block of `text` after it is the expected output. Other blocks have tests of their own, which
+tests/test_page_parts.py lists.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from pathlib import Path
 DOCS = Path(__file__).parents[2] / "docs"
 _FENCE = re.compile(r"^```(?P<words>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 _TITLE = re.compile(r'title="([^"]+)"')
+_GENERATED = re.compile(r"<!-- generated.*?-->.*?<!-- end of .*?-->", re.DOTALL)
+"""What a script has written, but not the features of FastMCP: people wrote their texts, beside the tests."""
+_WORD = re.compile(r"[^\W_]")
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,16 @@ def every_page() -> list[Path]:
 
 def name_of(page: Path) -> str:
     return page.relative_to(DOCS).as_posix()
+
+
+def count_words(text: str) -> int:
+    """Count the words of a page: code and tables count, what a script has written does not."""
+    return sum(1 for word in _GENERATED.sub("", text).split() if _WORD.search(word))
+
+
+def count_prose(text: str) -> int:
+    """Count the words of a page that are written by hand: not fenced code, and not generated parts."""
+    return count_words(_FENCE.sub("", text))
 
 
 def is_seen(expected: str, output: str) -> bool:

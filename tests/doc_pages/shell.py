@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
@@ -53,20 +53,27 @@ class Terminal:
 
 
 @asynccontextmanager
-async def terminal(folder: Path) -> AsyncGenerator[Terminal]:
-    """Open a shell in a folder, with the `python` and `perdure` of the tests; its children end with it."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    env = {**os.environ, "PATH": path, "COLUMNS": "200", "PYTHONUNBUFFERED": ""}  # a line is one write
-    env["FORK_SERVER"] = str(fork_server.socket_path())
+async def terminal(folder: Path, variables: Mapping[str, str] | None = None) -> AsyncGenerator[Terminal]:
+    """Open a shell in a folder; its children end with it.
+
+    Without variables it has the `python` and `perdure` of the tests, which are forked.
+    """
+    env = {**(variables or _own_variables()), "COLUMNS": "200", "PYTHONUNBUFFERED": ""}  # a line is one write
     shell = await asyncio.create_subprocess_exec(
         "bash", "--noprofile", "--norc", cwd=folder, env=env, start_new_session=True,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     try:
         opened = Terminal(shell)
-        await opened.run(SHELL)
+        if variables is None:
+            await opened.run(SHELL)
         yield opened
     finally:
         with suppress(ProcessLookupError):
             os.killpg(shell.pid, signal.SIGKILL)
         await shell.wait()
+
+
+def _own_variables() -> dict[str, str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "FORK_SERVER": str(fork_server.socket_path())}
