@@ -1,6 +1,6 @@
 # `perdure serve` for containers: the sample tools, or a server of your own if you build upon this image.
-# It answers everybody who knows the token in PERDURE_TOKEN, and does not start without one. The dashboard has a
-# token of its own where PERDURE_DASHBOARD_TOKEN says so.
+# Clients need the token in PERDURE_TOKEN, without which it does not start. The dashboard needs the same token, or
+# the one in PERDURE_DASHBOARD_TOKEN if that is set.
 FROM python:3.13-slim AS build
 WORKDIR /source
 COPY pyproject.toml constraints.txt README.md LICENSE CHANGELOG.md ./

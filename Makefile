@@ -19,12 +19,11 @@ run: $(READY)
 # The checks run beside the tests: pyright alone keeps only one core busy.
 test: $(READY) $(CONFORMANCE) $(SERVERS) $(BROWSER) $(PROXY)
 	@$(MAKE) --no-print-directory -j2 check suite
-	@$(BIN)/python -m tools.parity --brief
 
 suite: $(READY) $(CONFORMANCE) $(SERVERS) $(BROWSER) $(PROXY)
 	@$(PYTEST) --durations=10
 
-# Every test on every engine, in every mode and every kind of weather.
+# Every test on every engine, in every mode and with every kind of fault.
 test-all: check $(CONFORMANCE) $(SERVERS) $(BROWSER) $(PROXY)
 	@$(PYTEST) --durations=10 --engines=all
 	@$(BIN)/python -m tools.parity --brief --all
@@ -44,6 +43,7 @@ check: $(READY)
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/pyright --warnings
 	@$(BIN)/lint-imports --no-cache > .venv/layers.log || { cat .venv/layers.log; exit 1; }
+	@$(BIN)/python -m tools.parity --brief
 
 parity: $(READY)
 	@$(BIN)/python -m tools.parity
@@ -73,6 +73,7 @@ docs: $(READY)
 
 pictures: $(READY) $(BROWSER)
 	@$(BIN)/python -m tools.pictures
+	@$(BIN)/python -m tools.crash_recording
 
 format: $(READY)
 	@$(BIN)/ruff format --quiet .
