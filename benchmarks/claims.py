@@ -19,8 +19,8 @@ from typing import TypeAlias, cast
 
 import msgspec
 
-from perdure.runtime import App, Executor, Job, Stop
-from perdure.runtime.intake import AT_ONCE
+from perdure.runtime import Executor, Job, Stop
+from perdure.runtime.intake import MAX_CLAIMS_AT_ONCE
 from perdure.storage import open_storage
 from perdure.tasks import NewTask, Snapshot, TaskId, TaskStore
 from perdure.tasks.edits import run_lane
@@ -28,9 +28,8 @@ from tests import task_edits
 
 from .processes import ChildProcess, Link, ProcessGroup
 from .report import ResultRow, per_second
-from .runtime_overhead import nothing
 from .timing import Seconds, ratio, spread
-from .workload import ROOMY, owners
+from .workload import ROOMY, open_runtime, owners
 
 WORKERS = (1, 4, 16)
 NEW = NewTask(method="tools/call", params={"name": "nothing", "arguments": {}}, function="nothing")
@@ -104,7 +103,7 @@ async def _hold_all(url: str, tasks: int) -> float:
         found = await storage.due(run_lane("benchmarks", "nothing"), until=now, limit=tasks, now=now)
         waiting = map(Snapshot.from_record, found)
         started = monotonic()
-        await spread(lambda: task_edits.claim(store, next(waiting)), tasks, AT_ONCE)
+        await spread(lambda: task_edits.claim(store, next(waiting)), tasks, MAX_CLAIMS_AT_ONCE)
         return monotonic() - started
 
 
@@ -126,16 +125,12 @@ class _Taking(Executor):
         """Nothing runs."""
 
 
-def _app(url: str, taking: _Taking) -> App:
-    app = App(url, store=ROOMY, executor=lambda _store, _config: taking, application="benchmarks")
-    app.function()(nothing)
-    return app
-
-
 async def _in_one_process(number: int, tasks: int, url: str) -> float:
     taking = [_Taking() for _ in range(number)]
     async with AsyncExitStack() as stack:
-        runtimes = [await stack.enter_async_context(_app(url, each).open(work=False)) for each in taking]
+        runtimes = [
+            await stack.enter_async_context(open_runtime(url, lambda _, each=each: each)) for each in taking
+        ]
         started = monotonic()
         for runtime in runtimes:
             await stack.enter_async_context(runtime.running())
@@ -167,7 +162,7 @@ def _claim(link: Link, url: str) -> tuple[int, float]:
 
 async def _claim_until_empty(link: Link, url: str) -> tuple[int, float]:
     taking = _Taking()
-    async with _app(url, taking).open(work=False) as runtime:
+    async with open_runtime(url, lambda _: taking) as runtime:
         link.send("ready")
         link.recv()
         taking.last = monotonic()

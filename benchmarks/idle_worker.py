@@ -13,7 +13,7 @@ from perdure.runtime import App
 
 from .processes import Link, ProcessGroup
 from .report import ResultRow, at_most
-from .runtime_overhead import nothing
+from .workload import nothing
 
 FUNCTIONS = (1, 20)
 """Numbers of functions. Each has a queue, and each queue is polled."""

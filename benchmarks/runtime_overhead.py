@@ -16,7 +16,7 @@ from statistics import median
 
 import msgspec
 
-from perdure.runtime import App, Executor, InProcessExecutor, Job, Runtime, RuntimeConfig
+from perdure.runtime import InProcessExecutor, Job, Runtime, RuntimeConfig
 from perdure.runtime.lease import Holder, give_up, written
 from perdure.storage import Change, Record, open_storage
 from perdure.tasks import NewTask, Owner, Snapshot, Success, TaskId, TaskStore, edits
@@ -24,7 +24,7 @@ from tests import task_edits
 
 from .report import ResultRow, Target, at_least, per_second
 from .timing import CPU, WALL, Clock, Contender, Seconds, race, ratio, spread
-from .workload import ROOMY, owners
+from .workload import ROOMY, nothing, open_runtime, owners
 
 MANY = 64
 """The number of concurrent tasks."""
@@ -123,10 +123,6 @@ async def leased(store: TaskStore, owner: Owner) -> None:
     )
 
 
-async def nothing() -> None:
-    """The work."""
-
-
 class Subject:
     """A runtime whose tasks are awaited in two ways."""
 
@@ -146,13 +142,8 @@ class Subject:
 @asynccontextmanager
 async def opened(url: str, config: RuntimeConfig = SLOTS) -> AsyncGenerator[Subject]:
     ends = Ends()
-
-    def executor(store: TaskStore, config: RuntimeConfig) -> Executor:
-        return _ReportingExecutor(store, config, ends)
-
-    app = App(url, store=ROOMY, runtime=config, executor=executor, application="benchmarks")
-    app.function()(nothing)
-    async with app.open() as runtime:
+    opening = open_runtime(url, lambda store: _ReportingExecutor(store, config, ends), config)
+    async with opening as runtime, runtime.running():
         yield Subject(runtime, ends)
 
 

@@ -57,11 +57,11 @@ async def measure(folder: Path, workload: Workload) -> list[ResultRow]:
     gc.freeze()  # keep the garbage collector away from what was prepared for the baselines
     async with (
         _store(folder / "store.db") as store,
-        _Through(folder / "through.db", lifecycles) as through,
-        _Bare(folder / "bare.db", lifecycles) as bare,
+        _ThroughWriter(folder / "through.db", lifecycles) as through,
+        _BlockingLoop(folder / "blocking.db", lifecycles) as blocking,
     ):
-        alone = await race(_contenders(store, through, bare, workload.alone, 1), workload.rounds)
-        together = await race(_contenders(store, through, bare, workload.together, MANY), workload.rounds)
+        alone = await race(_contenders(store, through, blocking, workload.alone, 1), workload.rounds)
+        together = await race(_contenders(store, through, blocking, workload.together, MANY), workload.rounds)
     gc.unfreeze()
     _check_alike(folder)
     return [
@@ -72,13 +72,13 @@ async def measure(folder: Path, workload: Workload) -> list[ResultRow]:
 
 
 def _contenders(
-    store: TaskStore, through: _Through, bare: _Bare, number: int, concurrency: int
+    store: TaskStore, through: _ThroughWriter, blocking: _BlockingLoop, number: int, concurrency: int
 ) -> list[Contender]:
     owner = owners()
     return [
         lambda: spread(lambda: run_lifecycle(store, next(owner)), number, concurrency),
         lambda: spread(through.run_lifecycle, number, concurrency),
-        lambda: bare.run_lifecycle(number, concurrency),
+        lambda: blocking.run_lifecycle(number, concurrency),
     ]
 
 
@@ -95,7 +95,7 @@ def _check_alike(folder: Path) -> None:
 
 def _rows(how: str, number: int, seconds: Sequence[Seconds]) -> list[ResultRow]:
     """Compare throughputs: the ratios are the inverse of those of the seconds."""
-    store, through, bare = (per_second(number, median(each)) for each in seconds)
+    store, through, blocking = (per_second(number, median(each)) for each in seconds)
     return [
         ResultRow(
             what=f"SQLite life, {how}: store / its SQL through the writer",
@@ -106,7 +106,7 @@ def _rows(how: str, number: int, seconds: Sequence[Seconds]) -> list[ResultRow]:
         ),
         ResultRow(
             what=f"SQLite life, {how}: store / its SQL in a blocking loop",
-            baseline=bare,
+            baseline=blocking,
             subject=store,
             ratio=ratio(seconds[2], seconds[0]),
         ),
@@ -129,7 +129,7 @@ async def _store(path: Path) -> AsyncGenerator[TaskStore]:
         yield TaskStore(storage, ROOMY, application="benchmarks")
 
 
-class _Through:
+class _ThroughWriter:
     """Sends the SQL of lifecycles through the engine's writer and reader."""
 
     def __init__(self, path: Path, lifecycles: Sequence[Lifecycle]) -> None:
@@ -145,7 +145,7 @@ class _Through:
             await self._writer.run(partial(_commit, step))
         await self._reader.run_inline(partial(read, lifecycle=lifecycle), rows=1)
 
-    async def __aenter__(self) -> _Through:
+    async def __aenter__(self) -> _ThroughWriter:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -159,7 +159,7 @@ def _commit(step: Step, transaction: Transaction) -> None:
     count(transaction._deltas, step)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
-class _Bare:
+class _BlockingLoop:
     """Sends the SQL of lifecycles in a blocking loop."""
 
     def __init__(self, path: Path, lifecycles: Sequence[Lifecycle]) -> None:
@@ -179,7 +179,7 @@ class _Bare:
         for lifecycle in lifecycles:
             read(self._reading, lifecycle)
 
-    async def __aenter__(self) -> _Bare:
+    async def __aenter__(self) -> _BlockingLoop:
         return self
 
     async def __aexit__(self, *_: object) -> None:

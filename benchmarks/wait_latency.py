@@ -58,7 +58,7 @@ async def _within(engine: str, url: str, workload: Workload) -> ResultRow:
         tries = [await _try_within(runtime) for _ in range(workload.tries)]
     baseline, subject = [each for each, _ in tries], [each for _, each in tries]
     return ResultRow(
-        what=f"{engine}, from a finish to who waits beside it / the finish",
+        what=f"{engine}, from a finish to a caller that waits in the same process / the finish",
         baseline=micros(median(baseline)),
         subject=_distribution(subject),
         ratio=ratio(subject, baseline),
@@ -92,7 +92,7 @@ async def _between(url: str, workload: Workload) -> ResultRow:
             seconds = [await _try_between(runtime, process) for _ in range(workload.tries)]
             process.receive()  # it has closed its storage
     return ResultRow(
-        what="SQLite, from a finish to who waits in another process: median / allowed",
+        what="SQLite, from a finish to a caller that waits in another process: median / allowed",
         baseline=f"{ALLOWED * 1000:g} ms",
         subject=_distribution(seconds),
         ratio=median(seconds) / ALLOWED,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import asynccontextmanager
 from itertools import count
 
-from perdure.storage import Record
+from perdure.runtime import App, Executor, Runtime, RuntimeConfig
+from perdure.storage import Record, open_storage
 from perdure.storage.time_types import system_clock
 from perdure.tasks import NewTask, Owner, Progress, Snapshot, StoreConfig, Success, TaskStore
 from perdure.tasks.edits import create
-from perdure.tasks.stored_task import new_snapshot
 from perdure.tasks.task_record import new_task_id
+from perdure.tasks.task_snapshot import new_snapshot
 from tests import task_edits
 
 ROOMY = StoreConfig(max_tasks=0, max_tasks_per_owner=10**6)
@@ -63,3 +65,19 @@ async def run_lifecycle(store: TaskStore, owner: Owner) -> Snapshot:
         store, read, Success.of({"content": [{"type": "text", "text": "12 pages"}]})
     )
     return await store.get(owner, read.task.task_id)
+
+
+async def nothing() -> None:
+    """Do nothing: an empty task."""
+
+
+@asynccontextmanager
+async def open_runtime(
+    url: str, executor: Callable[[TaskStore], Executor], config: RuntimeConfig = RuntimeConfig()
+) -> AsyncGenerator[Runtime]:
+    """Open a runtime with another executor, whose only function is `nothing`. It does not work yet."""
+    app = App(url, application="benchmarks")
+    app.function(nothing)
+    async with await open_storage(url) as storage:
+        store = TaskStore(storage, ROOMY, application="benchmarks")
+        yield Runtime(store, app.functions, config, executor=executor(store))

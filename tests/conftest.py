@@ -32,6 +32,7 @@ LONG = (
     "tests/storage/test_dynamodb_faults.py",
     "tests/test_docs.py",
     "tests/test_examples.py",
+    "tests/test_wheel.py",
 )
 """Files with long tests. Most of them wait for leases of killed processes to expire."""
 
@@ -107,6 +108,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         ]
     if config.getoption("--quick"):
         items[:] = quick.select(items)
+    if config.getoption("--engines") != "all":
+        items[:] = [item for item in items if item.get_closest_marker("in_test_all") is None]
     processes: int = getattr(config, "workerinput", {}).get("workercount", 1)
     items[:] = with_long_ones_first(items, processes)
 

@@ -235,7 +235,7 @@ class ForkServer:
                 if sys.stdin in events:
                     self._end()
                 if self._ended in events:
-                    self._tell_who_ended()
+                    self._report_ended()
                 if self._listener in events and (child := self._fork()) is not None:
                     return child
 
@@ -268,7 +268,7 @@ class ForkServer:
         os.close(self._ended)
         os.close(self._woken)
 
-    def _tell_who_ended(self) -> None:
+    def _report_ended(self) -> None:
         with suppress(BlockingIOError):
             os.read(self._ended, 4096)
         with suppress(ChildProcessError):
@@ -324,8 +324,8 @@ def _run(words: list[str]) -> None:
 def ask(server: str, words: list[str]) -> int:
     """Run a command in a fork, with our streams; return its exit code."""
     order = SpawnRequest(words, str(Path.cwd()), dict(os.environ))
-    with _send_request(server, order, [0, 1, 2]).makefile() as told:
-        _pid, code = told
+    with _send_request(server, order, [0, 1, 2]).makefile() as response:
+        _pid, code = response
     return int(code) % 256
 
 

@@ -37,7 +37,7 @@ S = TypeVar("S", bound=Shared)
 
 LEFT_OUT = frozenset(filter(None, os.environ.get("PERDURE_WITHOUT", "").split(",")))
 LOCAL_JAR = os.environ.get("PERDURE_DYNAMODB_LOCAL")
-"""The path of Amazon's DynamoDB Local, to test it too; see docs/dynamodb.md."""
+"""The path of Amazon's DynamoDB Local, to test it too; see docs/reference/dynamodb.md."""
 
 ADDRESS = "PERDURE_TEST_SERVERS"
 """The environment variable with the path of the host's socket."""

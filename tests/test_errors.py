@@ -5,6 +5,7 @@ The second is checked at the end of each whole run, from what `tests.raised` rec
 
 from __future__ import annotations
 
+import ast
 import gc
 import inspect
 import re
@@ -14,7 +15,7 @@ from types import ModuleType
 import pytest
 
 from perdure.feeds import errors as feed_errors
-from perdure.mcp.client import errors as client_errors
+from perdure.mcp import errors as mcp_errors
 from perdure.operating import errors as operating_errors
 from perdure.runtime import errors as runtime_errors
 from perdure.storage import errors as storage_errors
@@ -28,7 +29,14 @@ from .markers import row
 pytestmark = pytest.mark.anyio
 
 SOURCES = Path(__file__).parents[1] / "src"
-MODULES = [storage_errors, task_errors, runtime_errors, client_errors, feed_errors, operating_errors]
+MODULES = [
+    storage_errors,
+    task_errors,
+    runtime_errors,
+    mcp_errors,
+    feed_errors,
+    operating_errors,
+]
 
 
 def classes_of(module: ModuleType) -> list[type[PerdureError]]:
@@ -51,6 +59,23 @@ def test_the_tree_in_the_docstring_is_the_tree(module: ModuleType) -> None:
 def test_nothing_in_the_sources_looks_at_an_errors_message() -> None:
     for path in SOURCES.rglob("*.py"):
         assert not re.search(r"in str\(\w*(error|exc|e)\)", path.read_text(encoding="utf-8")), path
+
+
+NAMES_OF_ERRORS = {"cause", "each", "error", "exception", "failure", "problem"}
+
+
+def test_no_message_shows_an_exception_as_python_code() -> None:
+    """`gaierror(-2, 'Name or service not known')` is not a text to read. `reason_of` returns one."""
+    found = [
+        f"{path.relative_to(SOURCES)}:{node.lineno}"
+        for path in SOURCES.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.FormattedValue)
+        and node.conversion == ord("r")
+        and isinstance(node.value, ast.Name)
+        and node.value.id in NAMES_OF_ERRORS
+    ]
+    assert found == []
 
 
 # What is recorded

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import anyio
 import anyio.from_thread
 import anyio.to_thread
 import pytest
+from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.shared.exceptions import MCPError
-from mcp_types import CreateMessageResult, ElicitResult, ListRootsResult, Root, TextContent
+from mcp_types import CreateMessageResult, ElicitResult, ListRootsResult, ListToolsResult, Root, TextContent
 from pydantic import BaseModel
 
-from perdure import Again, Owner, Task, Tasks
+from perdure import Owner, Retry, Task, Tasks
 from perdure.mcp import Identify
 from perdure.mcp.server import tasks_of
 from perdure.storage.time_types import system_clock
 from perdure.tasks.errors import InvalidValue
 from perdure.testing import FakeAnswer, FakeClient, NoAnswerLeft, Question, SimulatedTime, run_task
+
+from .markers import server as starts_process
 
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore:The .* capability is deprecated")]
 
@@ -48,9 +53,9 @@ def make_server(url: str = "memory:", identify: Identify | None = None) -> MCPSe
     async def build_report(year: int, ctx: Context[Any, Any]) -> str:
         await ctx.report_progress(1, 2)
         await ctx.info(f"building {year}")  # pyright: ignore[reportDeprecated]
-        answer = await ctx.elicit("Whose name goes on it?", schema=Name)
+        answer = await ctx.elicit("Who signs it?", schema=Name)
         await ctx.report_progress(2, 2)
-        name = answer.data.name if answer.action == "accept" else "nobody"
+        name = answer.data.name if answer.action == "accept" else "unsigned"
         return f"Report {year} by {name}, for {ctx.request_context.lifespan_context['printer']}"
 
     @server.tool()
@@ -64,9 +69,9 @@ def make_server(url: str = "memory:", identify: Identify | None = None) -> MCPSe
     @server.tool()
     @tasks.durable
     async def ask_the_client(task: Task) -> str:
-        said = await task.sample([{"role": "user", "content": {"type": "text", "text": "Hi"}}], max_tokens=5)
+        reply = await task.sample([{"role": "user", "content": {"type": "text", "text": "Hi"}}], max_tokens=5)
         roots = await task.list_roots()
-        return f"{said['content']['text']} {len(roots)}"
+        return f"{reply['content']['text']} {len(roots)}"
 
     @server.tool()
     @tasks.durable(retries=1, retry_on=(ConnectionError,), backoff=0)
@@ -79,7 +84,7 @@ def make_server(url: str = "memory:", identify: Identify | None = None) -> MCPSe
     @server.tool()
     @tasks.durable
     async def always_again() -> str:
-        raise Again("never works")
+        raise Retry("never works")
 
     add_plain_functions(server, tasks)
     return server
@@ -103,7 +108,7 @@ async def test_a_tool_runs_with_its_questions_progress_log_and_lifespan() -> Non
     client = FakeClient({"name": "Ada"})
     result = await run_task(make_server(), "build_report", {"year": 2026}, client=client)
     assert result.structured_content == {"result": "Report 2026 by Ada, for the printer"}
-    assert [question.message for question in client.questions] == ["Whose name goes on it?"]
+    assert [question.message for question in client.questions] == ["Who signs it?"]
     assert (client.progress[-1].done, client.progress[-1].total) == (2, 2)
     assert [entry.message for entry in client.log] == ["building 2026"]
 
@@ -116,7 +121,7 @@ def name_of_kind(question: Question) -> dict[str, str]:
     ("answer", "name"),
     [
         (Name(name="Eve"), "Eve"),
-        ("decline", "nobody"),
+        ("decline", "unsigned"),
         (name_of_kind, "ELICITATION"),
     ],
 )
@@ -135,9 +140,7 @@ async def test_sampling_and_roots_are_answered_too() -> None:
 
 
 async def test_a_question_without_an_answer_fails_the_test() -> None:
-    with pytest.raises(
-        NoAnswerLeft, match="asked 'Whose name goes on it\\?', but FakeClient has no answer left"
-    ):
+    with pytest.raises(NoAnswerLeft, match="asked 'Who signs it\\?', but FakeClient has no answer left"):
         await run_task(make_server(), "build_report", {"year": 2026})
 
 
@@ -155,16 +158,48 @@ async def test_wrong_arguments_and_errors_are_those_of_a_real_call() -> None:
 
 async def test_neither_the_storage_nor_the_callers_of_the_server_are_used(tmp_path: Path) -> None:
     path = tmp_path / "tasks.db"
-    server = make_server(f"sqlite:///{path}", identify=lambda _: Owner.user("issuer", "somebody"))
+    server = make_server(f"sqlite:///{path}", identify=lambda _: Owner.user("issuer", "another"))
     result = await run_task(server, "build_report", {"year": 1}, client=FakeClient({"name": "Ada"}))
     assert not result.is_error
     assert not path.exists()
 
 
-async def test_a_server_without_tasks_is_refused() -> None:
-    server: MCPServer[Any] = MCPServer("plain")
-    with pytest.raises(InvalidValue, match="has no durable tools"):
-        await run_task(server, "anything")
+@pytest.mark.parametrize(
+    ("server", "because"),
+    [
+        (MCPServer[Any]("plain"), r"has no Tasks object attached; build it with MCPServer\("),
+        (Server[Any]("plain"), r"has no Tasks object attached; call tasks.install\(server\)"),
+        ("reports:server", "must be a server of the MCP SDK or of FastMCP, not a str"),
+    ],
+)
+async def test_a_server_without_tasks_is_refused(server: object, because: str) -> None:
+    with pytest.raises(InvalidValue, match=because):
+        await run_task(cast("Any", server), "anything")
+
+
+@starts_process
+def test_fastmcp_is_not_needed() -> None:
+    program = "import sys, perdure.testing; sys.exit('fastmcp' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_a_low_level_server_runs_its_tools_too() -> None:
+    async def list_tools(*_: object) -> ListToolsResult:
+        return ListToolsResult(tools=[])
+
+    tasks, server = Tasks("memory:"), Server[Any]("tests", on_list_tools=list_tools)
+
+    @tasks.durable
+    async def sign(days: float, ctx: Context[Any, Any]) -> str:
+        await anyio.sleep(days * 86_400)
+        answer = await ctx.elicit("Who signs it?", schema=Name)
+        return f"signed by {answer.data.name}" if answer.action == "accept" else "not signed"
+
+    tasks.install(server)
+    simulated, client = SimulatedTime(), FakeClient({"name": "Ada"})
+    result = simulated.run(run_task, server, "sign", {"days": 3}, client=client)
+    assert result.structured_content == {"result": "signed by Ada"}
+    assert simulated.elapsed >= timedelta(days=3)
 
 
 def test_days_take_a_moment_and_retries_wait_for_their_backoff() -> None:

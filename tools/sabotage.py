@@ -2,7 +2,7 @@
 
 Each mutant in sabotage.toml specifies a row, a file of the package, a piece of code and its replacement. The
 mutant is applied to a copy of the sources, and the tests of its row run on this copy, with the engines that
-`make test` uses for the same seed. Surviving mutants are reported, and so are proven rows without a mutant.
+`make test` uses for the same seed. Surviving mutants are reported, and so are rows without a mutant.
 
     python -m tools.sabotage [ROW ...] [--third 1|2|3]
 
@@ -43,35 +43,35 @@ class Mutant(msgspec.Struct, frozen=True, kw_only=True):
     new: str
 
 
-class Plan(msgspec.Struct, frozen=True):
-    sabotage: list[Mutant]
+class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    mutant: list[Mutant]
 
 
-def apply(sabotage: Mutant, sources: Path) -> None:
-    path = sources / "perdure" / sabotage.file
+def apply(mutant: Mutant, sources: Path) -> None:
+    path = sources / "perdure" / mutant.file
     text = path.read_text(encoding="utf-8")
-    if text.count(sabotage.old) != 1:
-        raise ValueError(f"row {sabotage.row}: {sabotage.old!r} must occur exactly once in {sabotage.file}")
-    path.write_text(text.replace(sabotage.old, sabotage.new), encoding="utf-8")
+    if text.count(mutant.old) != 1:
+        raise ValueError(f"row {mutant.row}: {mutant.old!r} must occur exactly once in {mutant.file}")
+    path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
 
 
-class Verdict(msgspec.Struct, frozen=True):
-    sabotage: Mutant
+class MutantRun(msgspec.Struct, frozen=True):
+    mutant: Mutant
     is_killed: bool
     seconds: float
 
 
-def judge(sabotage: Mutant, proofs: list[Proof]) -> Verdict:
+def run(mutant: Mutant, proofs: list[Proof]) -> MutantRun:
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         sources = Path(folder) / "src"
         shutil.copytree(ROOT / "src", sources)
-        apply(sabotage, sources)
-        failure = run_tests(sabotage.row, sorted({proof.file for proof in proofs}), sources)
+        apply(mutant, sources)
+        failure = run_tests(mutant.row, sorted({proof.file for proof in proofs}), sources)
     seconds = time.monotonic() - started
     word = "SURVIVED" if failure is None else "killed"
-    say(f"{word:8} row {sabotage.row:3} {seconds:5.0f} s  {failure or ''}")
-    return Verdict(sabotage, failure is not None, seconds)
+    say(f"{word:8} row {mutant.row:3} {seconds:5.0f} s  {failure or ''}")
+    return MutantRun(mutant, failure is not None, seconds)
 
 
 def run_tests(row: int, files: list[str], sources: Path) -> str | None:
@@ -80,21 +80,21 @@ def run_tests(row: int, files: list[str], sources: Path) -> str | None:
     environment = {**os.environ, "PYTHONPATH": str(sources)}
     environment.pop(fork_server.ADDRESS, None)  # the fork server has imported the original sources
     try:
-        run = subprocess.run(  # noqa: S603 - our own command
+        ended = subprocess.run(  # noqa: S603 - our own command
             command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT
         )
     except subprocess.TimeoutExpired:
         return f"the tests did not end within {TIMEOUT:.0f} s"
-    failures = re.findall(r"^(?:FAILED|ERROR) (tests/\S.*?)(?: - .*)?$", run.stdout, re.MULTILINE)
-    if run.returncode == TESTS_FAILED or failures:
+    failures = re.findall(r"^(?:FAILED|ERROR) (tests/\S.*?)(?: - .*)?$", ended.stdout, re.MULTILINE)
+    if ended.returncode == TESTS_FAILED or failures:
         return failures[0] if failures else "a test"
-    if run.returncode:
-        raise ValueError(f"row {row}: the tests could not run\n{run.stdout[-3000:]}{run.stderr}")
+    if ended.returncode:
+        raise ValueError(f"row {row}: the tests could not run\n{ended.stdout[-3000:]}{ended.stderr}")
     return None
 
 
-def planned() -> list[Mutant]:
-    return msgspec.convert(tomllib.loads(MUTANTS.read_text(encoding="utf-8")), Plan).sabotage
+def load_mutants() -> list[Mutant]:
+    return msgspec.convert(tomllib.loads(MUTANTS.read_text(encoding="utf-8")), Plan).mutant
 
 
 def main() -> None:
@@ -102,8 +102,8 @@ def main() -> None:
     parser.add_argument("rows", type=int, nargs="*", help="run only the mutants of these rows (default: all)")
     parser.add_argument("--third", type=int, choices=(1, 2, 3), help="run every third mutant from this index")
     options = parser.parse_args()
-    plan = planned()
-    chosen = [each for each in plan if not options.rows or each.row in options.rows]
+    mutants = load_mutants()
+    chosen = [each for each in mutants if not options.rows or each.row in options.rows]
     if options.third:
         chosen = chosen[options.third - 1 :: 3]
     say(f"ENGINE_SEED={engines.seed()}")
@@ -111,16 +111,16 @@ def main() -> None:
     proofs = collect()
     servers.host()  # start the database servers that all runs share
     with ThreadPoolExecutor(2) as pool:
-        verdicts = list(pool.map(judge, chosen, [proofs.get(each.row, []) for each in chosen]))
-    green = [each.sabotage for each in verdicts if not each.is_killed]
-    for each in green:
+        runs = list(pool.map(run, chosen, [proofs.get(each.row, []) for each in chosen]))
+    survivors = [each.mutant for each in runs if not each.is_killed]
+    for each in survivors:
         say(f"row {each.row}: mutant survived ({each.new.strip()!r} in {each.file})")
-    bare = {row.number for row in rows() if row.is_proven} - {each.row for each in plan}
-    for number in sorted(bare):
-        say(f"row {number} is marked as proven but has no mutant")
+    uncovered = {row.number for row in rows()} - {each.row for each in mutants}
+    for number in sorted(uncovered):
+        say(f"row {number} has no mutant")
     minutes = (time.monotonic() - started) / 60
-    say(f"sabotage: {len(chosen) - len(green)} of {len(chosen)} mutants killed in {minutes:.1f} minutes")
-    sys.exit(1 if green or bare else 0)
+    say(f"sabotage: {len(chosen) - len(survivors)} of {len(chosen)} mutants killed in {minutes:.1f} minutes")
+    sys.exit(1 if survivors or uncovered else 0)
 
 
 if __name__ == "__main__":

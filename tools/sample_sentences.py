@@ -1,18 +1,25 @@
-"""`python -m tools.sample_sentences`: prints random docstrings and messages for a reviewer.
+"""`python -m tools.sample_sentences`: prints random sentences of perdure for a reviewer.
 
-It prints 40 docstrings from each part of perdure, and 40 messages (errors, log lines and help texts). The
-selection depends only on the commit, so all reviewers of a commit read the same sentences.
+It prints 40 docstrings from each part of the code, and 40 sentences each from the error messages and log
+lines, the output of the commands, their help, the dashboard, the README with the tutorials, and the guides.
+The selection depends only on the commit, so all reviewers of a commit read the same sentences.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import re
 import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, cast
+
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+from perdure.cli.commands import commands
 
 ROOT = Path(__file__).parent.parent
 SOURCES = ROOT / "src" / "perdure"
@@ -20,13 +27,22 @@ SAMPLE_SIZE = 40
 PARTS = {
     "storage": ("storage",),
     "tasks": ("tasks",),
+    "runtime": ("runtime",),
+    "mcp": ("mcp",),
+    "fastmcp": ("fastmcp",),
     "feeds": ("feeds",),
     "operating and web": ("operating", "web"),
-    "cli": ("cli",),
+    "cli": ("cli", "samples"),
 }
-LOG_METHODS = {"debug", "info", "warning", "error", "exception", "critical"}
+OUTPUT, PAGES = ("cli",), ("web",)
+"""The packages whose texts are the output of commands, and pages of the dashboard."""
+CHECKS = SOURCES / "storage" / "kit"
+"""The texts of the contract kit are for authors of engines, and most are the names of what it compares."""
 MIN_WORDS = 3
-"""Messages with fewer words are ignored, because they are usually labels or codes."""
+"""Texts with fewer words are ignored, because they are usually labels or codes."""
+WORD = re.compile(r"(?<!\S)[\w'`(]*[a-z]+[\w'`),.;:]*(?!\S)")
+HELP = re.compile(r"(?:^help|_HELP)$")
+"""The names of texts that are part of the help of a command."""
 
 
 class Sentence(NamedTuple):
@@ -72,32 +88,83 @@ def _name(node: ast.AST) -> str:
             return ""
 
 
-def messages(folders: Iterable[str]) -> Iterator[Sentence]:
-    """Yield the messages of exceptions, log lines and help texts."""
+def texts_in_code(folders: Iterable[str]) -> Iterator[Sentence]:
+    """Yield the texts for users: every string of several words that is not a docstring.
+
+    They are messages, log lines, and parts of them, wherever the code puts them together.
+    """
     for path, tree in parsed(folders):
-        for node in ast.walk(tree):
-            match node:
-                case ast.Raise(exc=ast.Call() as call):
-                    yield from _messages(path, call, "error", call.args)
-                case ast.Call(func=ast.Attribute(attr="__init__"), args=arguments):
-                    yield from _messages(path, node, "error", arguments)
-                case ast.Call(func=ast.Attribute(attr=method), args=[text, *_]) if method in LOG_METHODS:
-                    yield from _messages(path, node, "log", [text])
-                case ast.Call(keywords=keywords):
-                    texts = [each.value for each in keywords if each.arg == "help"]
-                    yield from _messages(path, node, "help", texts)
-                case _:
-                    pass
+        if not path.is_relative_to(CHECKS):
+            yield from _texts_in(path, tree)
 
 
-def _messages(path: Path, node: ast.Call, kind: str, texts: Iterable[ast.expr]) -> Iterator[Sentence]:
-    for each in texts:
-        text = _text(each)
-        if text is not None and len(text.split()) >= MIN_WORDS:
-            yield Sentence(path, node.lineno, f"({kind})", text)
+def _texts_in(path: Path, node: ast.AST) -> Iterator[Sentence]:
+    match node:
+        case ast.Expr(value=ast.Constant()) | ast.Match():  # docstrings
+            return
+        case ast.keyword(arg=str(name)) | ast.Assign(targets=[ast.Name(id=name)]) if HELP.search(name):
+            return
+        case ast.Constant() | ast.JoinedStr() | ast.BinOp() if _is_prose(text := _text(node) or ""):
+            yield Sentence(path, node.lineno, "(text)", text)
+            return
+        case _:
+            pass
+    types = {getattr(node, "annotation", None), getattr(node, "returns", None)}
+    for each in ast.iter_child_nodes(node):
+        if each not in types:
+            yield from _texts_in(path, each)
 
 
-def _text(node: ast.expr) -> str | None:
+def _is_prose(text: str) -> bool:
+    """Return whether a text has words, apart from the expressions of an f-string."""
+    return " | " not in text and len(WORD.findall(re.sub(r"\{.*?\}", "X", text))) >= MIN_WORDS
+
+
+def help_texts(command: TyperCommand | TyperGroup, path: str = "perdure") -> Iterator[Sentence]:
+    """Yield the help of a command, of its parameters, and of the commands below it."""
+    texts = [command.help, command.epilog, *(getattr(each, "help", None) for each in command.params)]
+    for text in texts:
+        if text and len(text.split()) >= MIN_WORDS:
+            yield Sentence(SOURCES / "cli", 0, path, text)
+    if isinstance(command, TyperGroup):
+        for name, each in command.commands.items():
+            yield from help_texts(cast("TyperCommand | TyperGroup", each), f"{path} {name}")
+
+
+def page_texts() -> Iterator[Sentence]:
+    """Yield the texts of the dashboard's templates, with expressions as `{...}`."""
+    for path in sorted((SOURCES / "web").rglob("*.html")):
+        hidden = r"\{#.*?#\}|\{%.*?%\}|<(script|style).*?</\1>"
+        template = re.sub(hidden, " ", path.read_text(), flags=re.DOTALL)
+        template = re.sub(r"\{\{.*?\}\}", "{...}", template, flags=re.DOTALL)
+        for text in re.split(r"<[^>]*>|\w+=\"[^\"]*\"", template):
+            words = text.split()
+            if len(words) >= MIN_WORDS:
+                yield Sentence(path, 0, "(page)", " ".join(words))
+
+
+def prose(paths: Iterable[Path]) -> Iterator[Sentence]:
+    """Yield the sentences of Markdown files, also those in tables, without code blocks and headings."""
+    for path in paths:
+        text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+        yield from _cells(path, text)
+        for paragraph in re.split(r"\n\s*\n|^\s*[-*] ", text, flags=re.MULTILINE):
+            is_code = all(line.startswith("    ") for line in paragraph.strip("\n").splitlines())
+            if is_code or paragraph.lstrip().startswith(("#", "|", "<", "!", "[!")):
+                continue
+            for sentence in re.split(r"(?<=[.!?:])\s+(?=[A-Z`])", " ".join(paragraph.split())):
+                if len(sentence.split()) >= MIN_WORDS:
+                    yield Sentence(path, 0, "(prose)", sentence)
+
+
+def _cells(path: Path, text: str) -> Iterator[Sentence]:
+    for row in re.findall(r"^\|(.*)\|$", text, re.MULTILINE):
+        for cell in re.split(r"(?<!\\)\|", row):
+            if len(cell.split()) >= MIN_WORDS:
+                yield Sentence(path, 0, "(table)", cell.strip())
+
+
+def _text(node: ast.AST) -> str | None:
     """Return the text of a string literal, with the expressions of an f-string in braces."""
     match node:
         case ast.Constant(value=str(text)):
@@ -117,8 +184,17 @@ def _text(node: ast.expr) -> str | None:
 
 def parsed(folders: Iterable[str]) -> Iterator[tuple[Path, ast.Module]]:
     for folder in folders:
-        for path in sorted((SOURCES / folder).rglob("*.py")):
+        place = SOURCES / folder
+        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
             yield path, ast.parse(path.read_text())
+
+
+def other_packages() -> list[str]:
+    """Return the packages and modules whose texts are error messages and log lines."""
+    names = {
+        path.name for path in SOURCES.iterdir() if path.suffix in ("", ".py") and path.name[0] not in "._"
+    }
+    return sorted(names - {*OUTPUT, *PAGES, "__pycache__"})
 
 
 def draw(kind: str, found: Iterable[Sentence], commit: str) -> None:
@@ -140,8 +216,13 @@ def main() -> None:
     print(f"commit {commit}")
     for part, folders in PARTS.items():
         draw(f"docstrings of {part}", docstrings(folders), commit)
-    every_folder = [folder for folders in PARTS.values() for folder in folders]
-    draw("messages", messages(every_folder), commit)
+    draw("error messages and log lines", texts_in_code(other_packages()), commit)
+    draw("output of commands", texts_in_code(OUTPUT), commit)
+    draw("command help", help_texts(cast("TyperGroup", get_command(commands))), commit)
+    draw("dashboard", [*page_texts(), *texts_in_code(PAGES)], commit)
+    entrance = [ROOT / "README.md", *(ROOT / "docs" / f"tutorial{each}.md" for each in ("", "-fastmcp"))]
+    draw("README and tutorials", prose(entrance), commit)
+    draw("guides", prose(sorted((ROOT / "docs" / "guides").glob("*.md"))), commit)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ import msgspec
 from .parity import ROOT, say
 
 PAGE = ROOT / "benchmarks" / "TESTS.md"
+BY_HAND = "\n## Single runs\n"
+"""The heading of the last section, which is written by hand and kept."""
 LOGS = ROOT / ".venv"
 QUIET_RUNS, BUSY_RUNS = 4, 2
 SLOWEST = 10
@@ -118,7 +120,8 @@ def main() -> None:
         say(f"{done.seed}: {counts}, {done.seconds / 60:.1f} minutes{load_note}")
         for failure in done.failed:
             say(f"    {failure}")
-    PAGE.write_text(page(runs), encoding="utf-8")
+    _, section, by_hand = PAGE.read_text("utf-8").partition(BY_HAND)
+    PAGE.write_text(page(runs) + section + by_hand, encoding="utf-8")
     sys.exit(1 if any(each.failed for each in runs) else 0)
 
 

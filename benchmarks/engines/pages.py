@@ -10,7 +10,7 @@ import msgspec
 from perdure.storage import Position, Record, Storage
 from perdure.storage.time_types import system_clock
 from perdure.tasks.owner import partition_of
-from perdure.tasks.stored_task import TASKS
+from perdure.tasks.task_snapshot import TASKS
 
 from ..report import ResultRow, Target, micros
 from ..timing import Contender, race, ratio

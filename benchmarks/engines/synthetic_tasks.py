@@ -30,8 +30,8 @@ from perdure.storage.memory import MemoryEngine
 from perdure.storage.time_types import system_clock
 from perdure.tasks import Owner, TaskStore
 from perdure.tasks.edits import create, run_lane
-from perdure.tasks.stored_task import TASKS, new_snapshot
 from perdure.tasks.task_record import new_task_id
+from perdure.tasks.task_snapshot import TASKS, new_snapshot
 
 from ..workload import COMMITS_PER_LIFECYCLE, NEW, OWNERS, ROOMY, run_lifecycle
 

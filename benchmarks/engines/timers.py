@@ -13,7 +13,7 @@ from statistics import median
 
 import msgspec
 
-from perdure.runtime.intake import AT_ONCE
+from perdure.runtime.intake import MAX_CLAIMS_AT_ONCE
 from perdure.runtime.lease import Holder
 from perdure.storage import Micros, Record, Storage
 from perdure.storage.time_types import system_clock
@@ -41,19 +41,19 @@ async def measure(name: str, filled: Mapping[int, Storage], workload: Workload) 
     """Measure storages, given by the number of tasks in them."""
     few, many = min(filled), max(filled)
     lanes = [_Lane(filled[few]), _Lane(filled[many])]
-    assert workload.claims * AT_ONCE < few // 2, workload
+    assert workload.claims * MAX_CLAIMS_AT_ONCE < few // 2, workload
     early = [await lane.first() - 1 for lane in lanes]
     asking = [lane.asking(until, 0, workload.calls) for lane, until in zip(lanes, early, strict=True)]
     idle = await race(asking, workload.rounds)
     busy = await race(
-        [lane.asking(system_clock(), AT_ONCE, workload.calls) for lane in lanes], workload.rounds
+        [lane.asking(system_clock(), MAX_CLAIMS_AT_ONCE, workload.calls) for lane in lanes], workload.rounds
     )
     claims = await race([lane.claim for lane in lanes], workload.claims)
     what = f"{name}, a lane of {many:,} / of {few:,}"
     return [
         _row(f"{what}: nothing is due", workload.calls, idle),
-        _row(f"{what}: {AT_ONCE} of all that are due", workload.calls, busy),
-        _row(f"{what}: {AT_ONCE} are claimed", 1, claims),
+        _row(f"{what}: {MAX_CLAIMS_AT_ONCE} of all that are due", workload.calls, busy),
+        _row(f"{what}: {MAX_CLAIMS_AT_ONCE} are claimed", 1, claims),
     ]
 
 
@@ -84,14 +84,14 @@ class _Lane:
     def asking(self, until: Micros, expected: int, calls: int) -> Contender:
         async def run() -> None:
             for _ in range(calls):
-                assert len(await self._due(until, AT_ONCE)) == expected
+                assert len(await self._due(until, MAX_CLAIMS_AT_ONCE)) == expected
 
         return run
 
     async def claim(self) -> None:
-        found = await self._due(system_clock(), AT_ONCE)
+        found = await self._due(system_clock(), MAX_CLAIMS_AT_ONCE)
         claimed = await asyncio.gather(*map(self._take, found))
-        assert len(claimed) == AT_ONCE
+        assert len(claimed) == MAX_CLAIMS_AT_ONCE
 
     async def _due(self, until: Micros, limit: int) -> list[Record]:
         return await self._storage.due(LANE, until=until, limit=limit, now=system_clock())

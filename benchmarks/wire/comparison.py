@@ -252,7 +252,8 @@ async def _follow(server: Server, number: int) -> Seconds:
 
 def _job_row(seconds: Seconds) -> ResultRow:
     return ResultRow(
-        what=f"wire, SQLite, a job of 1 s seen by who looks as advised: worst of {len(seconds)} / allowed",
+        what="wire, SQLite, a job of 1 s seen by a client that polls as advised: "
+        f"worst of {len(seconds)} / allowed",
         baseline=f"{SEEN_WITHIN:g} s",
         subject=f"{max(seconds):.2f} s (median: {median(seconds):.2f})",
         ratio=max(seconds) / SEEN_WITHIN,
