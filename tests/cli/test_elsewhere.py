@@ -16,7 +16,17 @@ from perdure.tasks import Owner, Status, Success, TaskId, TaskRecord, canonical_
 from .. import engines
 from ..markers import row
 from .elsewhere import scenario
-from .elsewhere.checks import CHECKS, SLACK, Call, Claim, Evidence, WaitingCall, find_violations, numbers
+from .elsewhere.checks import (
+    CHECKS,
+    SLACK,
+    Call,
+    Claim,
+    Evidence,
+    WaitingCall,
+    find_missing,
+    find_violations,
+    numbers,
+)
 from .elsewhere.journal import Opened, Saved, Started
 from .elsewhere.scenario import Plan
 from .elsewhere.tool_server import LOSS_NOTICED_WITHIN
@@ -52,14 +62,7 @@ UNCLOSED = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 async def test_nothing_is_lost_and_nothing_is_run_by_a_worker_that_lacks_it(tmp_path: Path) -> None:
     evidence = await run(plan_in(tmp_path))
     assert find_violations(evidence) == {}
-    met = numbers(evidence)
-    assert met["of several attempts"] >= 2, met
-    assert met["runs by workers with all tools"], met
-    assert met["runs by the worker that lacks one"], met
-    assert met["runs of the tool that it lacks"], met
-    assert met["claims seen"], met
-    assert met["calls that waited"], met
-    assert met["of them cut off with their task"], met
+    assert find_missing(evidence) == [], numbers(evidence)
 
 
 # The checks can fail
@@ -182,6 +185,13 @@ def test_a_worker_that_was_struck_need_not_have_noticed_a_lost_replica() -> None
     after = replace(whole, events=[*rest, replace(late, at=late.at + 2)])
     assert find_violations(replace(after, struck={**after.struck, "full-1": late.at})) == {}
     assert find_violations(replace(after, struck={**after.struck, "full-1": late.at + 3})) != {}
+
+
+def test_a_call_that_failed_before_it_had_a_task_was_not_cut_off_with_it() -> None:
+    whole = evidence()
+    assert "of them cut off with their task" not in find_missing(whole)
+    failed = replace(whole, tasks={"a1": whole.tasks["a1"]})
+    assert "of them cut off with their task" in find_missing(failed)
 
 
 @pytest.mark.parametrize("check", [check.__name__ for check in CHECKS])

@@ -50,6 +50,7 @@ class Journal:
         self.commits: list[Commit] = []
         self.answered = 0
         """Commits that were not lost."""
+        self.guard_refusals = 0
         self.counted: list[Counted] = []
         self.errors: Counter[str] = Counter()
         """What was raised, by type, where the contract says that it may be."""
@@ -68,6 +69,7 @@ class Journal:
             Commit(changes=changes, guard=guard, result=result, called=called, returned=clock())
         )
         self.answered += not isinstance(result, Lost)
+        self.guard_refusals += isinstance(result, Refused) and result.guard_count is not None
 
 
 def clock() -> int:

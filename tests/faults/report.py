@@ -24,7 +24,7 @@ def numbers(case: SortedEvidence) -> dict[str, int]:
         "of several changes": sum(len(commit.changes) > 1 for commit in journal.commits),
         "acknowledged": results[Committed],
         "refused by what they met": results[Refused],
-        "refused by a guard": sum(_is_over(commit.result) for commit in journal.commits),
+        "refused by a guard": journal.guard_refusals,
         "of unknown outcome": results[Lost.UNKNOWN],
         "not taken": results[Lost.REFUSED],
         **{f"{name} raised": number for name, number in sorted(journal.errors.items())},
@@ -32,7 +32,3 @@ def numbers(case: SortedEvidence) -> dict[str, int]:
         "records whose history is linearizable": len(case.histories),
         "operations in these histories": sum(map(len, case.histories.values())),
     }
-
-
-def _is_over(results: Committed | Refused | Lost) -> bool:
-    return isinstance(results, Refused) and results.guard_count is not None

@@ -37,6 +37,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     answers: int = 0
     """The minimum number of commits that are answered before the scenario ends, even if it takes longer."""
+    guard_refusals: int = 0
+    """The minimum number of commits that a guard refuses, likewise."""
     clients: int = 12
     hangs: float = 30.0
     """Seconds after which a call is said to hang."""
@@ -105,7 +107,7 @@ async def disturb(plan: Plan, stage: Setup, company: SharedState) -> None:
 
     def is_running() -> bool:
         lasted = clock() - started
-        return lasted < plan.seconds or (company.journal.answered < plan.answers and lasted < CALL_TIMEOUT)
+        return lasted < plan.seconds or (not has_met_enough(plan, company.journal) and lasted < CALL_TIMEOUT)
 
     async with asyncio.TaskGroup() as group:
         for n in range(plan.clients):
@@ -113,6 +115,10 @@ async def disturb(plan: Plan, stage: Setup, company: SharedState) -> None:
             client = Client(f"client {n}", storage, company, Random(f"client {n} {plan.seed}"))
             group.create_task(client.act(is_running))
         group.create_task(apply_disturbance(stage.disturbance, Random(f"fault {plan.seed}"), is_running))
+
+
+def has_met_enough(plan: Plan, journal: Journal) -> bool:
+    return journal.answered >= plan.answers and journal.guard_refusals >= plan.guard_refusals
 
 
 async def apply_disturbance(disturbance: Disturbance, chance: Random, is_running: Callable[[], bool]) -> None:

@@ -19,7 +19,14 @@ from .scenario import Plan
 
 pytestmark = pytest.mark.anyio
 
-PLAN = Plan(seed=engines.number_of("faults") % 10_000, seconds=4, answers=40, hangs=60, recovers=60)
+PLAN = Plan(
+    seed=engines.number_of("faults") % 10_000,
+    seconds=4,
+    answers=40,
+    guard_refusals=1,
+    hangs=60,
+    recovers=60,
+)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

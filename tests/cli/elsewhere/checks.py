@@ -223,6 +223,25 @@ def find_violations(evidence: Evidence) -> dict[str, list[str]]:
     return {name: violations for name, violations in found.items() if violations}
 
 
+NEEDED = {
+    "calls acknowledged": 1,
+    "calls that waited": 1,
+    "of them cut off with their task": 1,
+    "of several attempts": 2,
+    "runs by workers with all tools": 1,
+    "runs by the worker that lacks one": 1,
+    "runs of the tool that it lacks": 1,
+    "claims seen": 1,
+}
+"""How often something must happen at least. Otherwise the checks prove nothing about it."""
+
+
+def find_missing(evidence: Evidence) -> list[str]:
+    """Return what has not happened often enough."""
+    met = numbers(evidence)
+    return [name for name, at_least in NEEDED.items() if met[name] < at_least]
+
+
 def numbers(evidence: Evidence) -> dict[str, int]:
     """Return what happened, and how often."""
     roles = [role_of(run.process) for run in evidence.started]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from ...conditions import poll_until, wait_until
 from ...fork_server import STDOUT, ForkedProcess, spawn
 from ...mcp.raw_clients import Answer, Client2025, Client2026, is_open
 from . import journal, tool_server
-from .checks import Call, Claim, Evidence, WaitingCall, role_of
+from .checks import Call, Claim, Evidence, WaitingCall, find_missing
 
 ROOT = Path(__file__).parents[3]
 CAST = ("replica", "replica", "full", "full", "partial")
@@ -61,31 +61,42 @@ async def run(plan: Plan) -> Evidence:
         claims: list[Claim] = []
         watching = asyncio.create_task(_watch_claims(storage, processes, claims))
         calling = [asyncio.create_task(clients.call_repeatedly()) for _ in range(CLIENTS)]
-        await _strike(plan, processes, clients)
+        await _strike(plan, processes, lambda: _collect(plan, storage, processes, clients, claims))
         clients.stop()
         await asyncio.gather(*calling)
         left = await _leases_after_a_while(storage)
         watching.cancel()
         await processes.stop_all()
-        tasks = await _all_tasks(storage)
-        return Evidence(
-            calls=clients.calls,
-            waiting_calls=clients.waiting_calls,
-            tasks=tasks,
-            events=journal.read(plan.folder),
-            claims=claims,
-            attended={
-                task.task_id: processes.name_of(task.attended_by)
-                for task in tasks.values()
-                if task.attended_by is not None
-            },
-            struck=processes.struck,
-            ended=processes.ended,
+        return msgspec.structs.replace(
+            await _collect(plan, storage, processes, clients, claims),
             leases=[*left, *(await _leases(storage))],
             complaints=[*processes.complaints, *clients.complaints, *(await storage.maintain()).findings],
-            kills=processes.kills,
-            stops=processes.stops,
         )
+
+
+async def _collect(
+    plan: Plan, storage: Storage, processes: Processes, clients: Clients, claims: list[Claim]
+) -> Evidence:
+    """Return what has happened so far."""
+    tasks = await _all_tasks(storage)
+    return Evidence(
+        calls=clients.calls,
+        waiting_calls=clients.waiting_calls,
+        tasks=tasks,
+        events=journal.read(plan.folder),
+        claims=claims,
+        attended={
+            task.task_id: processes.name_of(task.attended_by)
+            for task in tasks.values()
+            if task.attended_by is not None
+        },
+        struck=processes.struck,
+        ended=processes.ended,
+        leases=[],
+        complaints=[],
+        kills=processes.kills,
+        stops=processes.stops,
+    )
 
 
 async def _leases_after_a_while(storage: Storage) -> list[str]:
@@ -100,21 +111,14 @@ async def _leases(storage: Storage) -> list[str]:
     return [f"a lease of {record.key}, {record.tag}" for record in records]
 
 
-async def _strike(plan: Plan, processes: Processes, clients: Clients) -> None:
-    """Kill processes, or ask them to stop. On a slow machine, continue until enough processes have ended."""
+async def _strike(plan: Plan, processes: Processes, collect: Callable[[], Awaitable[Evidence]]) -> None:
+    """Kill processes, or ask them to stop, until everything has happened that the checks are about."""
     chance = Random(f"strikes {plan.seed}")
     for number in range(5 * plan.kills):
-        if number >= plan.kills and clients.were_cut_off and has_met_enough(journal.read(plan.folder)):
+        if number >= plan.kills and not find_missing(await collect()):
             return
         await asyncio.sleep(plan.seconds / plan.kills * chance.uniform(0.5, 1.5))
         processes.strike(chance)
-
-
-def has_met_enough(events: list[journal.Event]) -> bool:
-    """Return whether workers of both kinds ran tasks, and some tasks were started again."""
-    started = [event for event in events if isinstance(event, journal.Started)]
-    again = {event.task for event in started if event.attempt > 1}
-    return len(again) >= 2 and {role_of(event.process) for event in started} >= {"full", "partial"}
 
 
 async def _watch_claims(storage: Storage, processes: Processes, claims: list[Claim]) -> None:
@@ -259,8 +263,6 @@ class Clients:
         self.calls: list[Call] = []
         self.waiting_calls: list[WaitingCall] = []
         self.complaints: list[str] = []
-        self.were_cut_off = False
-        """Whether the replica ended in which a call waited."""
         self._waiting: list[anyio.CancelScope] = []
         self._is_over = False
 
@@ -325,7 +327,6 @@ class Clients:
                             await client.end()
                         raise
         except (httpx2.HTTPError, ValueError, AssertionError) as error:  # the replica is killed, or starts
-            self.were_cut_off |= not isinstance(error, httpx2.ConnectError)
             return msgspec.structs.replace(call, error=f"{type(error).__name__}: {error}")
         if "result" not in answer.message:  # an error, or the 503 of a replica that stops
             return msgspec.structs.replace(call, error=f"{answer.status}: {answer.message}")
