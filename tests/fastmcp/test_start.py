@@ -291,6 +291,23 @@ async def test_a_parameter_of_docket_is_refused_with_the_option_to_use_instead(
     assert because in said
 
 
+class Unhashable:
+    __hash__ = None  # type: ignore[assignment]
+
+    def __call__(self) -> int:
+        return 5
+
+
+async def test_a_dependency_that_fastmcp_cannot_call_is_refused_at_start(mcp: Served) -> None:
+    @mcp.tool(task=True)
+    async def base(number: int = Depends(Unhashable())) -> int:
+        return number
+
+    said = await refused(mcp)
+    assert said.startswith("task: FastMCP cannot call the dependency ")
+    assert said.endswith(", which is not hashable")
+
+
 async def test_a_parameter_of_docket_in_a_transformation_is_refused_too(mcp: Served) -> None:
     @mcp.tool(task=True)
     async def base(number: int) -> int:
@@ -359,8 +376,7 @@ async def test_a_tool_that_is_durable_by_the_decorator_of_the_sdk_is_refused(mcp
     async def nap() -> None: ...
 
     assert await refused(mcp) == (
-        "tool: 'nap' uses @tasks.durable, which is for the official MCP SDK; remove this decorator, and "
-        "write @mcp.tool(task=True)"
+        "tool: 'nap' uses @tasks.durable, which is for the official SDK; use @mcp.tool(task=True) instead"
     )
 
 

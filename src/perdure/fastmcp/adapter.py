@@ -274,8 +274,7 @@ class _Passage:
     """
 
     def __init__(self, arguments: JsonObject, context_for: ContextFor | None = None) -> None:
-        self.arguments = arguments
-        """The arguments after the middleware has processed them."""
+        self.arguments = arguments  # after the middleware has processed them
         self.answer: object = _ADMITTED
         """The result. If the middleware returns a result of its own, no task is created."""
         self.mounts: list[FastMCP[Any]] = []  # from the innermost to the outermost

@@ -65,8 +65,7 @@ def check_tool(name: str, tools: Sequence[Tool]) -> None:
     if any(durable_of(getattr(tool, "fn", None)) is not None for tool in tools):
         raise InvalidValue(
             "tool",
-            f"{name!r} uses @tasks.durable, which is for the official MCP SDK; remove this decorator, "
-            "and write @mcp.tool(task=True)",
+            f"{name!r} uses @tasks.durable, which is for the official SDK; use @mcp.tool(task=True) instead",
         )
 
 
@@ -93,6 +92,8 @@ def _dependencies_of(function: object) -> Iterator[object]:
     """Yield the dependencies of a function and, instead of each `Depends`, those of its factory."""
     if not callable(function):
         return
+    if getattr(function, "__hash__", None) is None:
+        raise InvalidValue("task", f"FastMCP cannot call the dependency {function!r}, which is not hashable")
     annotated = get_annotation_dependencies(function).values()
     for dependency in chain(get_dependency_parameters(function).values(), *annotated):
         factory = getattr(dependency, "factory", None)

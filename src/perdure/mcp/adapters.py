@@ -32,9 +32,9 @@ from pydantic import ValidationError
 from starlette.requests import Request
 
 from ..runtime import Pause, Retry, Task
-from ..runtime.endings import said_by
 from ..runtime.errors import is_signal, loggable
 from ..runtime.task import set_current_task
+from ..storage.exception_text import type_and_text_of
 from ..tasks import InputKind, InputRequest, Success
 from ..tasks.errors import InvalidValue
 from ..tasks.task_record import headline
@@ -194,7 +194,9 @@ def _error_result(error: Exception, tool: DurableTool, task: Task, name: str) ->
             how += f"; it is not retried, because {type(cause or error).__name__} is not in retry_on"
         log.error("task %s: tool %r %s", task.id, name, how, exc_info=shown)
     result = dump_result(_error(str(error)))
-    return Success.of(result, error=error_text(result), cause=None if cause is None else said_by(cause))
+    return Success.of(
+        result, error=error_text(result), cause=None if cause is None else type_and_text_of(cause)
+    )
 
 
 def _shown(error: MCPError | ToolError, task: Task) -> str:
@@ -204,7 +206,7 @@ def _shown(error: MCPError | ToolError, task: Task) -> str:
 def _retry_if_possible(error: BaseException, tool: DurableTool, task: Task) -> None:
     for each in (error, error.__cause__):
         if each is not None and isinstance(each, tool.run.retry_on) and task.has_retries:
-            raise Retry(said_by(each)) from each
+            raise Retry(type_and_text_of(each)) from each
 
 
 async def _ask_round(

@@ -14,6 +14,7 @@ import msgspec
 
 from ..storage import Micros
 from ..storage.errors import PerdureError
+from ..storage.exception_text import storable_text, type_and_text_of
 from ..tasks import (
     Failure,
     InputRequest,
@@ -125,22 +126,22 @@ def _stopped(stop: Stop | None, function: Function) -> Edit:
 def _raised(error: BaseException, function: Function) -> Edit:
     match error:
         case Retry(reason=reason, after=after):
-            return run_again_or_end(function, Unfinished(reason=_storable(reason), after=after))
+            return run_again_or_end(function, Unfinished(reason=storable_text(reason), after=after))
         case Pause():
             return pause_until_answered(error, function)
         case TaskFailed(failure=failure):
             return finish(failure)
         case _ if isinstance(error, OUTAGES):
-            outage = Unfinished(reason=said_by(error), end=AttemptEnd.INTERRUPTED, is_outage=True)
+            outage = Unfinished(reason=type_and_text_of(error), end=AttemptEnd.INTERRUPTED, is_outage=True)
             return run_again_or_end(function, outage)
         case PerdureError(retryable=True):
-            return run_again_or_end(function, Unfinished(reason=said_by(error)))
+            return run_again_or_end(function, Unfinished(reason=type_and_text_of(error)))
         case _ if isinstance(error, function.retry_on):
-            return run_again_or_end(function, Unfinished(reason=said_by(error)))
+            return run_again_or_end(function, Unfinished(reason=type_and_text_of(error)))
         case InvalidValue(field="arguments"):
             return finish(Failure.of(INVALID_PARAMS, str(error)))
         case _:
-            return finish(Failure.of(INTERNAL_ERROR, said_by(error)))
+            return finish(Failure.of(INTERNAL_ERROR, type_and_text_of(error)))
 
 
 def finish(outcome: Outcome) -> Edit:
@@ -161,19 +162,6 @@ def _outcome_of(result: Result) -> Outcome:
         return Failure.of(
             INTERNAL_ERROR, f"the function returned a value that cannot be stored as JSON: {error}"
         )
-
-
-def said_by(error: BaseException) -> str:
-    """Return the type and the text of an exception, or only its type if it cannot be converted to text."""
-    try:
-        text = f"{type(error).__name__}: {error}".removesuffix(": ")
-    except Exception:
-        text = type(error).__name__
-    return _storable(text)
-
-
-def _storable(text: str) -> str:
-    return text.encode(errors="replace").decode()[:4000]
 
 
 def run_again_or_end(function: Function | None, attempt: Unfinished) -> Edit:

@@ -18,6 +18,7 @@ from typing import cast
 import anyio
 
 from ..storage.errors import StorageError
+from ..storage.exception_text import type_and_text_of
 from ..storage.time_types import to_seconds
 from ..tasks import (
     InputRequest,
@@ -37,7 +38,7 @@ from ..tasks.task_log import log_entry
 from . import telemetry
 from .cancellation import Cancellation
 from .config import RuntimeConfig
-from .endings import Stop, ask_new, check_askable, ending_of, said_by
+from .endings import Stop, ask_new, check_askable, ending_of
 from .errors import InputFailed, TaskCancelled, TooManyWaiting, exited, is_signal, loggable
 from .function import Function, Result
 from .hold import Claim, Hold
@@ -223,7 +224,7 @@ class Run:
             return
         why = "the claim was lost: the lease has expired, or another process has changed the task"
         if problem is not None:
-            why = said_by(loggable(problem, is_encrypted=task.is_encrypted))
+            why = type_and_text_of(loggable(problem, is_encrypted=task.is_encrypted))
         log.warning(
             "task %s: no outcome was stored for attempt %d: %s",
             task.task_id,
@@ -280,7 +281,7 @@ class Run:
                 log.warning(
                     "task %s: could not renew the lease or watch for changes; trying again: %s",
                     self.snapshot.task.task_id,
-                    said_by(error),
+                    type_and_text_of(error),
                 )
                 await asyncio.sleep(to_seconds(self._config.heartbeat_interval) / 4)
 

@@ -11,10 +11,11 @@ from contextlib import suppress
 
 from ..storage import Micros
 from ..storage.errors import InvalidArgument, StorageClosed, StorageError
+from ..storage.exception_text import type_and_text_of
 from ..tasks import Failure, Status, StoreConfig, TaskRecord
 from ..tasks.errors import ClaimLost, ConcurrentModification, NotFound
 from ..tasks.store import Edit
-from .endings import finish, said_by
+from .endings import finish
 from .errors import INTERNAL_ERROR, loggable
 from .hold import Hold
 
@@ -76,9 +77,9 @@ class Settlement:
             raise error
         self._is_replaced = True
         task = self._hold.snapshot.task
-        shown = said_by(loggable(error, is_encrypted=task.is_encrypted))
+        shown = type_and_text_of(loggable(error, is_encrypted=task.is_encrypted))
         log.warning("task %s: could not store the outcome: %s", task.task_id, shown)
-        text = f"the outcome cannot be stored: {said_by(error)}"
+        text = f"the outcome cannot be stored: {type_and_text_of(error)}"
         self._edit = finish(Failure.of(INTERNAL_ERROR, text))
 
 

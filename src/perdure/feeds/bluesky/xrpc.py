@@ -16,7 +16,7 @@ import anyio
 import httpx2
 import msgspec
 
-from ...storage.exception_text import reason_of
+from ...storage.exception_text import text_of
 from ..errors import AuthenticationFailed, SourceUnavailable
 from ..rate_limit import Retrier
 from . import errors
@@ -160,7 +160,7 @@ class XrpcClient:
         except TimeoutError as error:
             raise SourceUnavailable(f"{self.service} did not respond within {self._timeout:g} s") from error
         except httpx2.RequestError as error:
-            raise SourceUnavailable(f"the request to {self.service} failed: {reason_of(error)}") from error
+            raise SourceUnavailable(f"the request to {self.service} failed: {text_of(error)}") from error
 
 
 def _etag_of(response: httpx2.Response) -> str:

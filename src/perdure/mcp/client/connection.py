@@ -37,7 +37,7 @@ from mcp_types import (
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from ...storage.exception_text import reason_of
+from ...storage.exception_text import text_of
 from ..errors import ConnectionLost
 from .protocols import REQUEST_TIMEOUT_SECONDS, CallbackRefused, TaskProtocol, protocol_of
 
@@ -106,7 +106,7 @@ def _reason_of(error: Exception, *, was_sent: bool) -> Exception:
             pass
         case _:
             return error
-    return ConnectionLost(reason_of(error), was_sent=was_sent)
+    return ConnectionLost(text_of(error), was_sent=was_sent)
 
 
 @dataclass(eq=False)

@@ -14,7 +14,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolRequestParams, CallToolResult, InputRequest, InputRequiredResult
 from pydantic import TypeAdapter, ValidationError
 
-from ...runtime.endings import said_by
+from ...storage.exception_text import type_and_text_of
 from ...tasks import Status
 from ..errors import AnswersNotSupported, InvalidTaskResponse, TasksNotSupported, TaskWasCancelled
 from ..wire import PROGRESS, PROTOCOL_2025, PROTOCOL_2026, VARIABLES, JsonObject, RawResult
@@ -269,7 +269,7 @@ async def answer_by_callbacks(session: ClientSession, questions: Mapping[str, In
         try:
             answer = await session.dispatch_input_request(context, asked)
         except Exception as error:
-            message = f"the client's callback for {asked.method} failed: {said_by(error)}"
+            message = f"the client's callback for {asked.method} failed: {type_and_text_of(error)}"
             raise CallbackRefused(mcp_types.INTERNAL_ERROR, message) from error
         if isinstance(answer, mcp_types.ErrorData):
             raise CallbackRefused.from_error_data(answer)

@@ -11,11 +11,11 @@ from typing import cast
 import msgspec
 
 from ...storage.errors import PerdureError
+from ...storage.exception_text import type_and_text_of
 from ...tasks import Json, canonical_json
 from ...tasks.canonical_json import JsonLike
 from ...tasks.errors import InvalidValue
 from ...tasks.inputs import ElicitationAnswer
-from ..endings import said_by
 from ..errors import Pause, Retry, TaskFailed
 from ..function import arguments_of, is_coroutine_function, task_parameter
 from ..task import Task
@@ -75,7 +75,7 @@ async def _call(step: Step, arguments: Mapping[str, object], task: Task) -> Step
     except Exception as error:
         if isinstance(error, PerdureError) and not isinstance(error, (Retry, TaskFailed)):
             raise  # not an error of the step: a cancellation, a question, a busy storage
-        said = str(error) if isinstance(error, PerdureError) else said_by(error)
+        said = str(error) if isinstance(error, PerdureError) else type_and_text_of(error)
         if step.optional:
             return StepState("failed", error=said)
         raise Blocked(ToolError(step.name, said, isinstance(error, Retry))) from error

@@ -24,7 +24,7 @@ from ..errors import (
     StorageReadOnly,
     StorageUnavailable,
 )
-from ..exception_text import reason_of
+from ..exception_text import text_of
 from .location import Location
 
 DRIVER_ERRORS = (
@@ -76,15 +76,15 @@ def as_storage_error(error: Exception, location: Location, *, was_sent: bool = F
         # An InterfaceError is raised before anything is sent.
         if was_sent and not isinstance(error, asyncpg.InterfaceError):
             reason = "the connection was lost during a write, which may have been applied"
-            return OutcomeUnknown(f"{location.display_name}: {reason} ({reason_of(error)})")
-        return StorageUnavailable(f"{location.display_name}: the server is unreachable ({reason_of(error)})")
+            return OutcomeUnknown(f"{location.display_name}: {reason} ({text_of(error)})")
+        return StorageUnavailable(f"{location.display_name}: the server is unreachable ({text_of(error)})")
     if code in ("42P01", "42883", "3F000"):
         remedy = f"run: perdure migrate --url {location.display_name}"
         return MissingSchema(location.display_name, "the tables do not exist", remedy)
     if isinstance(error, UnicodeDecodeError):
         return StorageCorrupt(f"{location.display_name}: stored text is not valid UTF-8 ({error})")
     kind, reason = _find(_ERRORS_BY_CODE, code) or (StorageFailed, "PostgreSQL failed")
-    return kind(f"{location.display_name}: {reason} ({reason_of(error)})")
+    return kind(f"{location.display_name}: {reason} ({text_of(error)})")
 
 
 def as_connect_error(error: Exception, location: Location) -> StorageError:
@@ -95,7 +95,7 @@ def as_connect_error(error: Exception, location: Location) -> StorageError:
     if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
         return StorageUnavailable(f"{location.display_name}: no host accepts writes; only standbys responded")
     if isinstance(error, (ssl.SSLError, ValueError)):
-        return CannotOpen(location.display_name, reason_of(error), "check the options for asyncpg in the URL")
+        return CannotOpen(location.display_name, text_of(error), "check the options for asyncpg in the URL")
     found = _find(_CONNECT_ERRORS, _code(error))
     return CannotOpen(location.display_name, *found) if found else as_storage_error(error, location)
 

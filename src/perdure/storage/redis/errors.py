@@ -15,7 +15,7 @@ from ..errors import (
     StorageReadOnly,
     StorageUnavailable,
 )
-from ..exception_text import reason_of
+from ..exception_text import text_of
 
 _E = TypeVar("_E", bound=StorageError)
 
@@ -57,16 +57,16 @@ def server_error(error: RedisError, where: str, *, writes: bool = False) -> Stor
     kind, what = _ERRORS_BY_CODE.get(error_code(error), (StorageFailed, "the server failed"))
     if writes and kind is StorageCorrupt:
         kind = StorageFailed
-    return _with_cause(kind(f"{where}: {what} ({reason_of(error)})"), error)
+    return _with_cause(kind(f"{where}: {what} ({text_of(error)})"), error)
 
 
 def unreachable_error(error: Exception, where: str) -> StorageUnavailable:
-    return _with_cause(StorageUnavailable(f"{where}: cannot be reached ({reason_of(error)})"), error)
+    return _with_cause(StorageUnavailable(f"{where}: cannot be reached ({text_of(error)})"), error)
 
 
 def unknown_outcome_error(error: Exception, where: str) -> OutcomeUnknown:
     return _with_cause(
-        OutcomeUnknown(f"{where}: no reply to a command that was sent ({reason_of(error)})"), error
+        OutcomeUnknown(f"{where}: no reply to a command that was sent ({text_of(error)})"), error
     )
 
 
