@@ -65,7 +65,7 @@ NAMES_OF_ERRORS = {"cause", "each", "error", "exception", "failure", "problem"}
 
 
 def test_no_message_shows_an_exception_as_python_code() -> None:
-    """`gaierror(-2, 'Name or service not known')` is not a text to read. `reason_of` returns one."""
+    """`gaierror(-2, 'Name or service not known')` is not a text to read. `text_of` returns one."""
     found = [
         f"{path.relative_to(SOURCES)}:{node.lineno}"
         for path in SOURCES.rglob("*.py")
