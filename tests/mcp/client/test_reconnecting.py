@@ -35,7 +35,7 @@ from perdure.mcp.client import ClientTask, ClientTasks, connection
 from perdure.mcp.errors import ConnectionLost, WaitTimeout
 
 from ...conditions import wait_until
-from ...markers import row
+from ...markers import once, row
 from ..raw_clients import serving
 from ..replicas import Replicas
 from ..tool_helpers import text_of
@@ -151,6 +151,7 @@ async def test_a_transport_that_is_used_up_cannot_be_opened_again(tmp_path: Path
 
 
 @row(132)
+@once
 @BOTH
 async def test_a_call_survives_the_death_of_the_server_and_its_block_is_not_cancelled(
     replicas: Replicas, mode: Mode
@@ -174,6 +175,7 @@ async def test_a_call_survives_the_death_of_the_server_and_its_block_is_not_canc
 
 
 @row(132)
+@once
 @pytest.mark.parametrize("push", [False, True])
 async def test_a_callback_is_not_disturbed_while_the_server_restarts(
     replicas: Replicas, *, push: bool
@@ -207,6 +209,7 @@ async def refuse_connections(port: int, number: int) -> None:
 
 
 @row(132)
+@once
 async def test_with_a_way_to_reconnect_the_call_of_the_sdk_survives_too(replicas: Replicas) -> None:
     first = await replicas.start_doomed()
     person = SlowToAnswer()
@@ -241,6 +244,7 @@ class SlowToAnswer(AnsweringUser):
 
 
 @row(132)
+@once
 @BOTH
 async def test_a_wait_that_times_out_while_the_server_is_down_names_the_task(
     replicas: Replicas, mode: Mode
