@@ -12,7 +12,14 @@ from hypothesis import given
 from msgspec import Raw
 
 from perdure.tasks import Json, Owner, Status, TaskId, TaskRecord
-from perdure.tasks.canonical_json import MAX_DEPTH, check_json, decode, encode, encode_checked
+from perdure.tasks.canonical_json import (
+    MAX_DEPTH,
+    check_json,
+    decode,
+    encode,
+    encode_checked,
+    encode_in_order,
+)
 from perdure.tasks.errors import CorruptRecord, InvalidValue, LimitExceeded
 from perdure.tasks.inputs import Input, InputKind
 from perdure.tasks.task_record import Failure, Progress, Success, decode_task, encode_task
@@ -109,7 +116,21 @@ def test_unknown_fields_are_kept_at_every_level() -> None:
 def test_any_json_comes_back_as_it_went(value: Json) -> None:
     raw = encode_checked("value", value)
     assert decode(raw) == value
-    assert encode(raw) == encode(decode(raw))
+    assert encode_in_order(decode(raw)) == bytes(raw)
+
+
+def test_the_keys_of_a_value_keep_their_order_beside_fields_of_a_newer_version() -> None:
+    stored = json.loads((GOLDEN / "task-v2.json").read_text(encoding="utf-8"))
+    task = decode_task(stored["task_id"], encode({**stored, "priority": 3, "original_params": None}).decode())
+    values: Json = {"z": {"b": 1, "a": 2}, "a": 3}
+    edited = msgspec.structs.replace(
+        task, params_json=encode_checked("params", values), outcome=Success.of(values)
+    )
+    again = decode_task(stored["task_id"], encode_task(edited).decode())
+    assert json.dumps(again.original_params) == json.dumps(values)
+    assert isinstance(again.outcome, Success)
+    assert json.dumps(again.outcome.value) == json.dumps(values)
+    assert encode_task(again) == encode_task(edited)
 
 
 @given(json_values)

@@ -304,6 +304,15 @@ async def test_of_concurrent_creates_with_one_key_there_is_one_task(store: TaskS
 
 
 @row(8)
+async def test_the_order_of_the_arguments_makes_no_other_call(store: TaskStore) -> None:
+    made = [
+        await store.create(ANA, NewTask(method="m", params=params, idempotency_key="k"))
+        for params in ({"a": 1, "b": {"c": 2, "d": 3}}, {"b": {"d": 3, "c": 2}, "a": 1})
+    ]
+    assert len({each.task.task_id for each in made}) == 1
+
+
+@row(8)
 async def test_a_key_used_for_another_call_is_refused(store: TaskStore) -> None:
     await store.create(ANA, msgspec.structs.replace(CALL, idempotency_key="k"))
     with pytest.raises(IdempotencyKeyReused):

@@ -1,8 +1,11 @@
-"""Canonical JSON: the same value is always encoded as the same bytes, in every version of perdure.
+"""JSON as perdure stores it: without whitespace, and with the exact value of every number.
 
-Keys are sorted by code point, and there is no whitespace. Floats keep their exact value, and so do integers
-of up to 4300 digits (Python's limit). Values that JSON cannot represent (NaN, infinity, dates, keys that are
-not strings) are rejected, never converted.
+Canonical JSON also has its keys sorted by code point, so the same value is always encoded as the same bytes,
+in every version of perdure. perdure's own records are canonical. Values from a caller, such as arguments and
+results, keep the order of their keys.
+
+Floats keep their exact value, and so do integers of up to 4300 digits (Python's limit). Values that JSON
+cannot represent (NaN, infinity, dates, keys that are not strings) are rejected, never converted.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ MAX_DEPTH = 100
 _UNPAIRED_SURROGATE = "contains an unpaired surrogate, which cannot be encoded as UTF-8"
 _SCALARS = frozenset({str, int, bool, type(None)})
 _encoder = msgspec.json.Encoder(order="sorted")
-_unsorted_encoder = msgspec.json.Encoder()
+_ordered_encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder()
 
 
@@ -38,27 +41,26 @@ def encode(value: object) -> bytes:
     return _encoder.encode(value)
 
 
+def encode_in_order(value: object) -> bytes:
+    """Return a value that has already been checked as JSON, with the keys of objects in their order."""
+    return _ordered_encoder.encode(value)
+
+
 def decode(raw: Raw | bytes | UnsetType) -> Json:
     """Return the decoded value, or None for UNSET."""
     return None if isinstance(raw, UnsetType) else cast("Json", _decoder.decode(raw))
 
 
 def encode_checked(
-    field: str,
-    value: JsonLike,
-    *,
-    max_bytes: int | None = None,
-    max_depth: int = MAX_DEPTH,
-    keep_order: bool = False,
+    field: str, value: JsonLike, *, max_bytes: int | None = None, max_depth: int = MAX_DEPTH
 ) -> Raw:
-    """Check a value from a caller and return it as canonical JSON.
+    """Check a value from a caller and return it as JSON, with the keys of objects in their order.
 
-    If `keep_order` is true, the keys of objects keep their order, so the JSON is not canonical. Raise
-    InvalidValue if the value cannot be encoded as JSON, is nested too deeply or is too large.
+    Raise InvalidValue if the value cannot be encoded as JSON, is nested too deeply or is too large.
     """
     check_json(field, value, max_depth=max_depth)
     try:
-        raw = (_unsorted_encoder if keep_order else _encoder).encode(value)
+        raw = _ordered_encoder.encode(value)
     except UnicodeEncodeError as error:
         raise InvalidValue(field, _UNPAIRED_SURROGATE) from error
     except (TypeError, ValueError) as error:  # for example an integer with thousands of digits
@@ -68,14 +70,14 @@ def encode_checked(
     return Raw(raw)
 
 
-def check_canonical(field: str, raw: object) -> None:
-    """Raise InvalidValue unless `raw` contains canonical JSON."""
+def check_encoded(field: str, raw: object) -> None:
+    """Raise InvalidValue unless `raw` contains JSON as `encode_checked` returns it."""
     try:
-        canonical = isinstance(raw, Raw) and _encoder.encode(_decoder.decode(raw)) == bytes(raw)
+        is_encoded = isinstance(raw, Raw) and _ordered_encoder.encode(_decoder.decode(raw)) == bytes(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidValue(field, str(error)) from error
-    if not canonical:
-        raise InvalidValue(field, "is not canonical JSON; create it with Success.of or Failure.of")
+    if not is_encoded:
+        raise InvalidValue(field, "is not JSON without whitespace; create it with Success.of or Failure.of")
 
 
 def check_size(field: str, raw: Raw | bytes, max_bytes: int) -> None:

@@ -187,7 +187,7 @@ def ask(
         if key in inputs:
             raise QuestionChanged(key)
     params = {key: request.params for key, request in requests.items()}
-    raws = _encode_all(params, config, keep_order=True)
+    raws = _encode_all(params, config)
     asked = {
         key: Input(
             kind=request.kind,
@@ -256,16 +256,13 @@ def _check_entry_count(entries: Mapping[str, object], config: StoreConfig) -> No
         raise InvalidValue("inputs", "must not be empty")
 
 
-def _encode_all(
-    values: Mapping[str, JsonLike], config: StoreConfig, *, keep_order: bool = False
-) -> dict[str, Raw]:
+def _encode_all(values: Mapping[str, JsonLike], config: StoreConfig) -> dict[str, Raw]:
     raws = {
         key: canonical_json.encode_checked(
             f"inputs.{key}",
             value,
             max_bytes=config.max_input_size_bytes,
             max_depth=config.max_input_depth,
-            keep_order=keep_order,
         )
         for key, value in values.items()
     }

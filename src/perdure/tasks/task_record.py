@@ -17,7 +17,7 @@ from ..storage.errors import NewerFormat, StorageCorrupt
 from ..storage.records_and_changes import Micros
 from . import canonical_json
 from .attempt_history import Attempt, decode_attempts
-from .canonical_json import Json, JsonLike, check_canonical, check_integer, check_text
+from .canonical_json import Json, JsonLike, check_encoded, check_integer, check_text
 from .errors import CorruptRecord, InvalidValue
 from .inputs import Capability, Input
 from .lifecycle import Status
@@ -32,7 +32,7 @@ TASK_FORMAT = 2
 TaskId = NewType("TaskId", str)
 
 OptionalJson: TypeAlias = Raw | UnsetType
-"""Encoded canonical JSON, or UNSET if there is no value. JSON null counts as a value."""
+"""Encoded JSON, or UNSET if there is no value. JSON null counts as a value."""
 
 MAX_HEADLINE_LENGTH = 500
 """Maximum number of characters in the one-line summary of an error."""
@@ -55,7 +55,7 @@ class Success(SecretContents, frozen=True, kw_only=True, omit_defaults=True, tag
     """The result of a completed task. It is the result of the original request, and may report an error."""
 
     result: Raw
-    """The result as canonical JSON. `Success.of` creates it from a plain value."""
+    """The result as JSON. `Success.of` creates it from a plain value."""
     error: str | None = None
     """One-line summary of the error that the result reports, or None if it reports no error. Clients can read
     the summary."""
@@ -109,7 +109,7 @@ def check_outcome(outcome: object) -> None:
     """Raise InvalidValue if `outcome` is invalid. An outcome that was created with `of` is always valid."""
     match outcome:
         case Success(result=result, error=error, cause=cause):
-            check_canonical("result", result)
+            check_encoded("result", result)
             for field, text in (("error", error), ("cause", cause)):
                 if text is not None:
                     check_text(field, text, MAX_HEADLINE_LENGTH)
@@ -117,7 +117,7 @@ def check_outcome(outcome: object) -> None:
             check_integer("error.code", code)
             check_text("error.message", message)
             if isinstance(data, Raw):
-                check_canonical("error.data", data)
+                check_encoded("error.data", data)
         case _:
             raise InvalidValue("outcome", f"must be a Success or a Failure, not {type(outcome).__name__}")
 
@@ -311,7 +311,7 @@ def encode_task(task: TaskRecord) -> bytes:
     if isinstance(task.unknown_fields, UnsetType):
         return canonical_json.encode(task)
     known = canonical_json.decode(canonical_json.encode(msgspec.structs.replace(task, unknown_fields=UNSET)))
-    return canonical_json.encode(_overlay(known, canonical_json.decode(task.unknown_fields)))
+    return canonical_json.encode_in_order(_overlay(known, canonical_json.decode(task.unknown_fields)))
 
 
 def decode_task(task_id: str, body: str) -> TaskRecord:
@@ -351,4 +351,4 @@ def _overlay(known: Json, unknown: Json) -> Json:
     if not (isinstance(known, dict) and isinstance(unknown, dict)):
         return known
     added = {key: _overlay(known[key], value) if key in known else value for key, value in unknown.items()}
-    return {**known, **added}
+    return dict(sorted({**known, **added}.items())) if added else known
