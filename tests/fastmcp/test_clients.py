@@ -23,10 +23,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from perdure.fastmcp import TasksExtension as OurExtension
-from perdure.fastmcp.extension import (
-    MAX_REPEATS,
-    _ClientTasks,  # pyright: ignore[reportPrivateUsage]
-)
+from perdure.fastmcp.extension import _ClientTasks  # pyright: ignore[reportPrivateUsage]
 from perdure.mcp.client import ClientTasks, connection
 from perdure.mcp.errors import ExtensionNotInstalled
 from perdure.runtime import RuntimeConfig
@@ -206,7 +203,7 @@ async def test_a_client_does_not_wait_forever_for_a_server_that_does_not_answer(
         with pytest.raises(ToolError, match="the connection to the server failed"):
             await client.call_tool("hold")
         shop.gate.set()
-    assert polls == MAX_REPEATS + 1
+    assert polls - 1 == _ClientTasks.max_repeats
 
 
 @feature(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
+import fastmcp
 import pytest
 from fastmcp import Context, FastMCP
 from fastmcp.dependencies import (
@@ -19,9 +22,12 @@ from fastmcp.dependencies import (
     Progress,
     Shared,
 )
+from fastmcp.exceptions import ToolError
+from fastmcp.server.auth import StaticTokenVerifier
 from fastmcp.server.dependencies import get_context, get_http_request, get_server
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
-from mcp_types import ResourceUpdatedNotification, ResourceUpdatedNotificationParams
+from mcp.shared.exceptions import MCPError
+from mcp_types import Implementation, ResourceUpdatedNotification, ResourceUpdatedNotificationParams
 from starlette.requests import Request
 
 from perdure import current_task
@@ -39,6 +45,8 @@ from .features import feature
 from .served import Served, done, modern_of, said
 
 pytestmark = pytest.mark.anyio
+
+ADA = "ada"
 
 
 @row(120)
@@ -403,3 +411,111 @@ async def test_the_log_of_an_encrypted_task_is_not_in_that_of_the_server(
     ]
     assert stored == (expected if minimum is None else expected[1:])
     assert "secret" not in str([vars(record) for record in caplog.records])
+
+
+@row(120)
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_the_request_of_a_task_has_the_lifespan_state_the_client_and_the_transport(mode: Any) -> None:
+    @asynccontextmanager
+    async def lifespan(_: object) -> AsyncGenerator[Json]:
+        yield {"pool": "the pool"}
+
+    async def about(ctx: Context) -> list[str | None]:
+        assert ctx.request_context is not None
+        client = ctx.session.client_params
+        assert client is not None
+        return [ctx.request_context.lifespan_context["pool"], client.client_info.name, ctx.transport]
+
+    answers: list[Any] = []
+    for is_task in (False, True):
+        server: Served = FastMCP("root", lifespan=lifespan)
+        if is_task:
+            server.add_extension(TasksExtension("memory:", runtime=FAST_CONFIG))
+        server.tool(about, task=is_task)
+        async with (
+            serving(server.http_app(path="/mcp")) as url,
+            fastmcp.Client(
+                url, mode=mode, client_info=Implementation(name="the client", version="1")
+            ) as client,
+        ):
+            answers.append((await client.call_tool("about")).data)
+    assert answers == [["the pool", "the client", "streamable-http"]] * 2
+
+
+async def test_a_task_of_an_anonymous_caller_sets_no_rules_for_others() -> None:
+    server: Served = FastMCP("root")
+    server.add_extension(TasksExtension("memory:", runtime=FAST_CONFIG))
+
+    @server.tool(task=True)
+    async def hide(ctx: Context) -> None:
+        await ctx.disable_components(names={"helper"})
+
+    @server.tool
+    async def helper() -> str:
+        return "help"
+
+    @server.tool(task=True)
+    async def use(ctx: Context) -> str:
+        return (await ctx.fastmcp.call_tool("helper", {})).structured_content["result"]  # type: ignore[index]
+
+    async with serving(server.http_app(path="/mcp")) as url:
+        async with Client2026(url) as first:
+            hidden = (await done(first, "hide"))["result"]
+        async with Client2026(url) as second:
+            used = await done(second, "use")
+    assert hidden["isError"]
+    assert "no client identity" in text_of(hidden)
+    assert text_of(used["result"]) == "help"
+
+
+async def test_without_a_key_a_lookup_that_needs_the_token_names_the_reason() -> None:
+    server: Served = FastMCP("root", auth=StaticTokenVerifier({ADA: {"client_id": "ada", "scopes": []}}))
+    server.add_extension(TasksExtension("memory:", runtime=FAST_CONFIG, encryption_keys=[]))
+
+    @server.tool
+    async def helper() -> str:
+        return "help"
+
+    @server.tool(task=True)
+    async def use(ctx: Context) -> str:
+        return str((await ctx.fastmcp.call_tool("helper", {})).structured_content)
+
+    async with serving(server.http_app(path="/mcp")) as url, Client2026(url, token=ADA) as client:
+        refused = (await done(client, "use"))["result"]
+    assert refused["isError"]
+    assert "set PERDURE_ENCRYPTION_KEY to a key from `perdure key`" in text_of(refused)
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_arguments_and_results_keep_the_order_of_their_keys(mcp: Served, mode: Any) -> None:
+    @mcp.tool(task=True)
+    async def columns(row: dict[str, Any]) -> dict[str, str]:
+        return {name: ",".join(each) for name, each in row.items()}
+
+    async with fastmcp.Client(mcp, mode=mode) as client:
+        sent = {"zeta": {"b": 1, "a": 2}, "alpha": {"d": 3, "c": 4}}
+        result = await client.call_tool("columns", {"row": sent})
+    assert json.dumps(result.structured_content) == '{"zeta": "b,a", "alpha": "d,c"}'
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_an_argument_of_middleware_that_cannot_be_stored_is_refused_by_its_tool(
+    mcp: Served, mode: Any
+) -> None:
+    class Injecting(Middleware):
+        async def on_call_tool(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:
+            arguments = {**context.message.arguments, "folder": Path("folder")}
+            message = context.message.model_copy(update={"arguments": arguments})
+            return await call_next(context.copy(message=message))
+
+    mcp.add_middleware(Injecting())
+
+    @mcp.tool(task=True)
+    async def size(name: str, folder: Path) -> str:
+        return f"{folder / name}"
+
+    async with fastmcp.Client(mcp, mode=mode) as client:
+        with pytest.raises(
+            (MCPError, ToolError), match="an argument of 'size' cannot be stored with the task"
+        ):
+            await client.call_tool("size", {"name": "a"})

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from fastmcp import Context, FastMCP
+from fastmcp.server.auth import StaticTokenVerifier, require_scopes
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
+from fastmcp.server.middleware.authorization import AuthMiddleware
+from fastmcp.server.middleware.caching import ResponseCachingMiddleware
 
 from perdure.fastmcp import TasksExtension
 from perdure.tasks.errors import InvalidValue
 
 from ..markers import row
-from ..mcp.raw_clients import CORE, MODERN, serving
+from ..mcp.raw_clients import CORE, MODERN, Client2026, serving
 from ..mcp.tool_helpers import text_of
-from ..mcp.without_tasks.test_hand_over import ADDED, LATE, task_id_of, tools_of, wait
+from ..mcp.without_tasks.test_hand_over import ADDED, LATE, SOON, task_id_of, tools_of, wait
 from ..mcp.without_tasks.tool_server import calling
 from .served import Served
 
 pytestmark = pytest.mark.anyio
+
+ADA, BOB = "ada", "bob"
 
 
 class Recording(Middleware):
@@ -63,6 +69,63 @@ async def test_a_model_answers_a_question_and_gets_the_result(version: str) -> N
     assert "The answer is stored." in text_of(answered.result)
     assert done.result["structuredContent"] == {"said": "accept Ada"}
     assert recording.called == ["confirm", "answer_task", "wait_for_task"]
+
+
+@row(131)
+@pytest.mark.parametrize("version", [MODERN, CORE])
+async def test_a_cache_does_not_keep_the_state_of_a_task(version: str) -> None:
+    server: Served = FastMCP("late", middleware=[ResponseCachingMiddleware()])
+    server.add_extension(TasksExtension("memory:", hand_over_after=SOON))
+    gate = asyncio.Event()
+
+    @server.tool(task=True)
+    async def gated() -> str:
+        await gate.wait()
+        return "open"
+
+    async with (
+        serving(server.http_app(path="/mcp")) as url,
+        calling(url, version, capabilities={}) as client,
+    ):
+        task_id = task_id_of(await client.call("gated"))
+        early = await wait(client, task_id)
+        gate.set()
+        late = await wait(client, task_id)
+    assert "is still running" in text_of(early.result)
+    assert text_of(late.result) == "open"
+
+
+@row(131)
+@pytest.mark.parametrize("version", [MODERN, CORE])
+async def test_middleware_that_checks_access_finds_the_added_tools(version: str) -> None:
+    verifier = StaticTokenVerifier(
+        {ADA: {"client_id": "ada", "scopes": ["w"]}, BOB: {"client_id": "bob", "scopes": []}}
+    )
+    middleware = AuthMiddleware(auth=require_scopes("w"))
+    server: Served = FastMCP("late", auth=verifier, middleware=[middleware])
+    server.add_extension(TasksExtension("memory:", hand_over_after=SOON, encryption_keys=[]))
+
+    @server.tool(task=True)
+    async def slow() -> str:
+        await asyncio.sleep(3 * SOON)
+        return "done"
+
+    async with serving(server.http_app(path="/mcp")) as url:
+        async with calling(url, version, capabilities={}, token=ADA) as client:
+            task_id = task_id_of(await client.call("slow"))
+            while "is still running" in (text := text_of((await wait(client, task_id)).result)):
+                pass
+        async with calling(url, version, capabilities={}, token=BOB) as other:
+            refused = await wait(other, task_id)
+    assert text == "done"
+    assert refused.result["isError"]
+    assert "insufficient scope" in text_of(refused.result)
+
+
+async def test_a_client_with_tasks_does_not_find_the_added_tools() -> None:
+    async with hosting(Recording()) as url, Client2026(url) as client:
+        answer = await client.call("wait_for_task", {"task_id": "a"})
+    assert text_of(answer.result) == "Unknown tool: 'wait_for_task'"
 
 
 @pytest.mark.parametrize("name", sorted(ADDED))

@@ -68,6 +68,51 @@ async def answers(make: Make, tool: str) -> list[str]:
 # Middleware of a mounted server
 
 
+class Quota(Middleware):
+    async def on_call_tool(self, context: Any, call_next: Any) -> Any:
+        raise MCPError(-32603, REASON)
+
+
+@pytest.mark.parametrize("masks", [True, False])
+async def test_a_json_rpc_error_of_middleware_is_the_same_and_masked_too(
+    anyio_backend: str, *, masks: bool
+) -> None:
+    async def make(*, task: bool) -> Served:
+        root, sub = root_of(masks=masks), named("sub", masks=masks)
+        sub.add_middleware(Quota())
+
+        @sub.tool(task=task)
+        async def nap() -> None: ...
+
+        root.mount(sub, namespace="sub")
+        return root
+
+    plain, durable = await answers(make, "sub_nap")
+    assert plain == durable
+    assert (REASON in durable) is not masks
+
+
+class Naming(Middleware):
+    async def on_call_tool(self, context: Any, call_next: Any) -> Any:
+        await context.fastmcp_context.set_state("user", "ada")
+        return await call_next(context)
+
+
+async def test_a_tool_reads_the_state_that_middleware_of_its_server_sets(anyio_backend: str) -> None:
+    async def make(*, task: bool) -> Served:
+        root, sub = root_of(), named("sub")
+        sub.add_middleware(Naming())
+
+        @sub.tool(task=task)
+        async def who(ctx: Context) -> str:
+            return str(await ctx.get_state("user"))
+
+        root.mount(sub, namespace="sub")
+        return root
+
+    assert await answers(make, "sub_who") == ["ada", "ada"]
+
+
 class Failing(Middleware):
     async def on_call_tool(self, context: Any, call_next: Any) -> Any:
         raise PermissionError(REASON)

@@ -21,6 +21,7 @@ from fastmcp.server.providers import LocalProvider
 from fastmcp.server.providers.fastmcp_provider import FastMCPProvider, FastMCPProviderTool
 from fastmcp.server.providers.wrapped_provider import _WrappedProvider
 from fastmcp.server.transforms import Namespace
+from key_value.aio.adapters.pydantic import PydanticAdapter
 from mcp.server.lowlevel import Server
 
 import perdure.fastmcp
@@ -43,6 +44,7 @@ NAMES = {
     "_server",
     "_original_name",
     "_inner",
+    "_state_store",
 }
 
 
@@ -58,6 +60,7 @@ async def test_the_names_are_there() -> None:
     assert isinstance(mcp._mcp_server, Server)
     assert mcp._extensions == {}
     assert mcp._mask_error_details is True
+    assert isinstance(mcp._state_store, PydanticAdapter)
     mounted = await FastMCPProvider(mcp).get_tool("nap")
     assert isinstance(mounted, FastMCPProviderTool)
     assert (mounted._server, mounted._original_name) == (mcp, "nap")

@@ -80,7 +80,8 @@ def _named(name: str) -> Json:
 @feature(
     "`await ctx.elicit(...)`",
     peer="refused in a task",
-    here="works; the question and its answer survive a restart",
+    here="works; the question and its answer survive a restart. An answer that does not match the form is "
+    'refused, without the conversions of FastMCP, such as `"42"` to 42',
 )
 async def test_an_answer_survives_the_restart_of_the_server(tmp_path: Path) -> None:
     starts: list[int] = []

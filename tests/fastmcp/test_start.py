@@ -375,9 +375,7 @@ async def test_a_tool_that_is_durable_by_the_decorator_of_the_sdk_is_refused(mcp
     @tasks.durable
     async def nap() -> None: ...
 
-    assert await refused(mcp) == (
-        "tool: 'nap' uses @tasks.durable, which is for the official SDK; use @mcp.tool(task=True) instead"
-    )
+    assert await refused(mcp) == ("tool: 'nap' uses @tasks.durable; use @mcp.tool(task=True) instead")
 
 
 async def test_without_the_extension_its_call_fails_with_the_same_advice() -> None:

@@ -375,7 +375,7 @@ async def test_middleware_of_the_root_and_of_mounted_servers_sees_the_task(mcp: 
     async with modern_of(mcp) as client:
         await done(client, "nap")
         await client.call("nap", declared=False)
-    assert seen == ["sub: TaskCreated", "root: TaskCreated", "sub: TaskCreated", "root: ToolResult"]
+    assert seen == ["sub: TaskState", "root: TaskState", "sub: TaskState", "root: ToolResult"]
 
 
 @row(121)

@@ -11,6 +11,7 @@ Only this module uses private names of FastMCP. The table shows what happens if 
 | `FastMCP._extensions` | `perdure serve` and `perdure.testing` fail: they do not find the tasks of a server |
 | `FastMCP._mask_error_details` | the details of errors are always hidden |
 | `FastMCPProviderTool._server`, `._original_name` | every call of a tool of a mounted server fails |
+| `FastMCP._state_store` | state is lost that middleware of a mounted server sets before its first task |
 | `_WrappedProvider._inner` | a transformed tool of a renamed mount is registered only at its first call |
 """
 
@@ -52,15 +53,15 @@ from ..mcp.wire import EXTENSION, JsonObject, RequestContext, StoredCall, as_obj
 from ..runtime import Task
 from ..runtime.errors import is_signal, loggable
 from ..tasks.errors import InvalidValue
-from .context import MAX_CACHED_FUNCTIONS, AnyFunction, TaskContext, TaskCreated, for_task
+from .context import MAX_CACHED_FUNCTIONS, AnyFunction, TaskContext, TaskState, for_task
 from .options import check_task, check_tool, tool_options
 
 log = logging.getLogger("perdure.fastmcp")
 
 UNRESOLVED = "Failed to resolve dependency "
 """The start of FastMCP's error message when a dependency of a tool raises an exception."""
-SESSION_ID = "perdure/sessionId"
-"""The key of the session id in the stored `_meta` of a call. FastMCP keeps state under this id."""
+SESSION_ID, TRANSPORT = "perdure/sessionId", "perdure/transport"
+"""Keys in the stored `_meta` of a call. FastMCP keeps state, and rules for the session, under the id."""
 ContextFor = Callable[[FastMCP[Any]], TaskContext]  # makes the context of a task for a tool of this server
 
 
@@ -72,8 +73,7 @@ class FastMCPAdapter(ServerAdapter):
     def __init__(self, server: FastMCP[Any], tasks: Tasks) -> None:
         super().__init__(server)
         self._server, self._tasks = server, tasks
-        self._registered: dict[str, tuple[TaskConfig, DurableTool, Tool]] = {}
-        """The registered tools, by the name of their function: `name@version` if the tool has a version."""
+        self._registered: dict[str, tuple[TaskConfig, DurableTool, Tool]] = {}  # by the name of the function
         tasks.join(low_level_server(server), self)
 
     @property
@@ -82,8 +82,7 @@ class FastMCPAdapter(ServerAdapter):
 
     @property
     def name(self) -> str | None:
-        # If a server has no name, FastMCP generates a different one at each start.
-        generated = rf"{type(self._server).__name__}-(.*-)?[0-9a-f]{{4}}"
+        generated = rf"{type(self._server).__name__}-(.*-)?[0-9a-f]{{4}}"  # different at each start
         return None if re.fullmatch(generated, self._server.name) else self._server.name
 
     @property
@@ -105,12 +104,12 @@ class FastMCPAdapter(ServerAdapter):
     async def check_tools(self, known: Mapping[str, DurableTool]) -> None:  # noqa: ARG002, FastMCP knows them
         """Register all tools that are declared as tasks. Raise InvalidValue if one cannot run as a task."""
         for tool in await _tools_of(self._server):
-            check_tool(tool.name, await _with_sources(tool))
             await self._durable(tool)
 
     async def _durable(self, tool: Tool | None) -> DurableTool | None:
         """Register a tool, and return it as a durable tool. Return None if its calls cannot become tasks."""
         sources = await _with_sources(tool)  # FastMCP does not copy the configuration to transformed tools
+        check_tool(sources)
         config = next((each.task_config for each in sources if each.task_config.supports_tasks()), None)
         if tool is None or config is None:
             return None
@@ -123,10 +122,6 @@ class FastMCPAdapter(ServerAdapter):
             registered = self._registered[name] = config, durable, tool
         return registered[1]
 
-    def registered_name(self, tool: DurableTool, called: str) -> str:  # noqa: ARG002
-        """Return the name of the tool's function, which includes the version of the tool."""
-        return tool.name
-
     async def _called(self, name: str, meta: object) -> Tool | None:
         """Return the called tool in the requested or the newest version, or None if there is no such tool."""
         version = dependencies.extract_version_spec(as_object(meta))
@@ -137,9 +132,11 @@ class FastMCPAdapter(ServerAdapter):
         _, tool = await _locate(self._server, await self._called(params.name, params.meta), passage)
         try:
             await tool.run(passage.arguments)
-        except (exceptions.FastMCPError, MCPError):
+        except exceptions.FastMCPError:
             raise
         except Exception as error:  # from a transformation, or from middleware of a mounted server
+            if _is_passed_on(error):
+                raise
             shown = loggable(error, is_encrypted=self.encrypts_contents)
             log.warning("a call of tool %r failed before a task was created", params.name, exc_info=shown)
             raise exceptions.ToolError(_error_text(error, tool, self._server, *passage.mounts)) from error
@@ -152,10 +149,12 @@ class FastMCPAdapter(ServerAdapter):
         params = params.model_copy(update={"name": registered.name})
         found = await _find_tool(self._server, registered.name, registered.version)
         meta = {**as_object(params.meta), "progress_token": task.id}
-        request = durable_request(task, params, None, session_id=meta.get(SESSION_ID, task.id))
+        state = Context(self._server).lifespan_context
+        request = durable_request(task, params, state, session_id=meta.get(SESSION_ID, task.id))
         request.meta, request.request = cast("Any", meta), None
         context_for = partial(TaskContext, request=request, task=task)
         server, tool = await _locate(self._server, found, None, context_for)
+        set_transport(cast("Any", meta.get(TRANSPORT)))  # the rules of a session depend on it
         headers: Any = stored_headers_of(task)
         dependencies._background_task_headers.set(headers)  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
         try:
@@ -188,6 +187,11 @@ def _to_mcp(result: ToolResult) -> CallToolResult | InputRequiredResult:
 
 class _MountedToolError(exceptions.ToolError, UnexpectedToolError):
     """Raised in the function of a transformed tool if the tool of a mounted server that it calls raises."""
+
+
+def _is_passed_on(error: Exception) -> bool:
+    code = error.code if isinstance(error, MCPError) else None
+    return code == mcp_types.MISSING_REQUIRED_CLIENT_CAPABILITY or is_signal(error)
 
 
 def _error_text(error: Exception, tool: Tool, *servers: FastMCP[Any]) -> str:
@@ -262,7 +266,7 @@ async def _accept(**_: object) -> ToolResult:
     return ToolResult(content=[])
 
 
-_ADMITTED = TaskCreated({"resultType": "task"})
+_ADMITTED = TaskState({"resultType": "task"})
 """The result that the middleware of a mounted server receives for a call that will become a task."""
 
 
@@ -284,6 +288,7 @@ class _Passage:
         """Return a tool that calls `inner` through the middleware of the mounted server of `tool`."""
         mounted = _mount_of(tool)[0]
         self.mounts.append(mounted)
+        getattr(mounted, "_state_store", None)  # makes the store, which else only the copy would have
         server: Any = copy.copy(mounted)
         call, given = cast("Any", type(server)).call_tool, dict[str, Any]()
 
@@ -312,15 +317,12 @@ class _Passage:
             except exceptions.FastMCPError:
                 raise
             except Exception as error:
-                code = error.code if isinstance(error, MCPError) else None
-                if code == mcp_types.MISSING_REQUIRED_CLIENT_CAPABILITY or is_signal(error):
+                if _is_passed_on(error):
                     raise
                 raise _MountedToolError(_error_text(error, inner, server)) from error
         if left != given and not self.arguments.items() <= given.items():
-            raise exceptions.ToolError(
-                f"Middleware changed the arguments of {inner.name!r}, which is not supported for a "
-                "transformed tool"
-            )
+            text = f"Middleware changed the arguments of {inner.name!r}, which no transformed tool supports"
+            raise exceptions.ToolError(text)
         self.arguments = self.arguments if left == given else left
         await inner.run(left)
         return self.answer

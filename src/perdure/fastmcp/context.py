@@ -35,8 +35,8 @@ MAX_CACHED_FUNCTIONS = 5000
 _DEPENDS = type(cast("object", Depends(lambda: None))), type(cast("object", Shared(lambda: None)))
 
 
-class TaskCreated(RootModel[JsonObject]):
-    """The result that FastMCP middleware receives for a call that has become a task."""
+class TaskState(RootModel[JsonObject]):
+    """The result that middleware receives for a call that is answered with a task. It must not be cached."""
 
 
 class TaskContext(Context):

@@ -5,43 +5,39 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, Unpack, cast
 
 from fastmcp import Context
-from fastmcp.client.extension_hooks import register_internal_client_extension_factory
+from fastmcp.client.extension_hooks import register_internal_client_extension_factory as register_factory
 from fastmcp.exceptions import ToolError
 from fastmcp.server.extensions import ServerExtension, ToolCallContinuation
 from fastmcp.server.providers import Provider
-from fastmcp.tools.base import InputRequiredToolResult, ToolResult
-from mcp.client import ClientSession
-from mcp.client.extension import ClaimContext, ClientExtension
+from fastmcp.tools.base import InputRequiredToolResult, Tool, ToolResult
+from fastmcp.utilities.versions import VersionSpec
+from mcp.client.extension import ClaimContext
 from mcp.server.context import CallNext, HandlerResult
 from mcp.shared.exceptions import MCPError
 from mcp_types import REQUEST_TIMEOUT, CallToolRequestParams, CallToolResult, InputRequiredResult, TextContent
 from pydantic import BaseModel
 
+from ..mcp import wire
 from ..mcp.client import ClientTasks
-from ..mcp.client.connection import Connection
 from ..mcp.client.protocols import CreateTaskResult
 from ..mcp.errors import ClientTaskError
-from ..mcp.handlers import raises_mcp_errors
+from ..mcp.hand_over import NAMES
 from ..mcp.server import Tasks, TasksOptions
-from ..mcp.wire import EXTENSION, meta_of
 from ..runtime.config import check_options
 from ..runtime.delayed_sigterm import delayed_sigterm
 from ..storage import Storage
 from ..tasks.errors import InvalidValue
-from .adapter import SESSION_ID, FastMCPAdapter, client_request
-from .context import TaskCreated
+from .adapter import SESSION_ID, TRANSPORT, FastMCPAdapter, client_request
+from .context import TaskState
 
 log = logging.getLogger("perdure.fastmcp")
-
-MAX_REPEATS = 4
-"""How often the client of FastMCP repeats a request about a task that the server has not answered."""
 
 _DOCKET_OPTIONS = {
     "name": "perdure keeps tasks apart by the name of their server; to use another name, set application",
@@ -63,7 +59,7 @@ _OTHER_VARIABLES = {
 class TasksExtension(ServerExtension):
     """Makes the tools with `task=True` durable, on a server and on the servers that are mounted in it."""
 
-    identifier = EXTENSION
+    identifier = wire.EXTENSION
 
     def __init__(self, url: str | Storage | None = None, **options: Unpack[TasksOptions]) -> None:
         """Keep tasks in the storage at `url`, by default that of PERDURE_URL. Without both, or if the URL is
@@ -88,7 +84,7 @@ class TasksExtension(ServerExtension):
         for name in os.environ:
             if advice := _OTHER_VARIABLES.get(name.upper()):  # fastmcp-tasks ignores the case of names
                 log.warning("environment variable %s is for fastmcp-tasks and is ignored; %s", name, advice)
-        server, host = self.server, Provider()  # whose lifespan is entered last and exited first
+        server, host = self.server, _AddedTools()  # whose lifespan is entered last and exited first
         host.lifespan = cast("Any", partial(self.tasks.serving, self._adapter.server))
         server.add_provider(host)
         with delayed_sigterm():  # until the lifespan of the host has ended
@@ -97,7 +93,6 @@ class TasksExtension(ServerExtension):
             finally:
                 server.providers.remove(host)
 
-    @raises_mcp_errors
     async def intercept_tool_call(
         self, params: CallToolRequestParams, context: Context, call_next: ToolCallContinuation
     ) -> ToolResult | BaseModel:
@@ -107,24 +102,34 @@ class TasksExtension(ServerExtension):
         if request is None:  # a call by a tool or by middleware
             tool = await adapter.find(params.name, params.meta)
             if tool is not None and tool.mode == "required":
-                raise ToolError(
-                    f"Tool {params.name!r} can only run as a task; call it from a client, not on the server"
-                )
+                raise ToolError(f"Tool {params.name!r} can only run as a task; call it from a client")
             return await call_next()
         proceed = cast("CallNext", lambda _: call_next())  # pyright: ignore[reportUnknownLambdaType]
-        meta = {**meta_of(request), SESSION_ID: context.session_id}
+        meta = {**wire.meta_of(request), SESSION_ID: context.session_id, TRANSPORT: context.transport}
         ctx = replace(request, params={**(request.params or {}), "_meta": meta})
         return _to_fastmcp(await self.tasks.extension.intercept_tool_call(params, ctx, proceed))
+
+
+class _AddedTools(Provider):
+    """The tools that are added for clients without tasks. Middleware can get them, but nothing lists them."""
+
+    async def _get_tool(self, name: str, version: VersionSpec | None = None) -> Tool | None:  # noqa: ARG002
+        return _AddedTool(name=name, parameters={}) if name in NAMES else None
+
+
+class _AddedTool(Tool):
+    async def run(self, arguments: dict[str, Any]) -> ToolResult:  # noqa: ARG002, for clients with tasks
+        raise ToolError(f"Unknown tool: {self.name!r}")
 
 
 def _to_fastmcp(result: HandlerResult) -> ToolResult | BaseModel:
     """Convert the result of a call to the type that FastMCP middleware expects."""
     if not isinstance(result, dict):
         return cast("ToolResult | BaseModel", result)
-    match result.get("resultType"):
-        case "task":
-            return TaskCreated(result)
-        case "input_required":
+    match result:
+        case {"resultType": "task"} | {"_meta": {wire.RELATED_TASK: _}}:
+            return TaskState(result)
+        case {"resultType": "input_required"}:
             return InputRequiredToolResult(InputRequiredResult.model_validate(result))
         case _:
             return ToolResult.from_mcp_result(CallToolResult.model_validate(result))
@@ -133,8 +138,7 @@ def _to_fastmcp(result: HandlerResult) -> ToolResult | BaseModel:
 class _ClientTasks(ClientTasks):
     """Lets `Client.call_tool` wait for tasks. If a task fails, `call_tool` raises ToolError."""
 
-    def _connections_of_session(self, session: ClientSession) -> Callable[[], Connection]:
-        return partial(Connection, session, max_repeats=MAX_REPEATS)
+    max_repeats = 4
 
     async def _resolve(self, created: CreateTaskResult, context: ClaimContext) -> CallToolResult:
         try:
@@ -145,9 +149,5 @@ class _ClientTasks(ClientTasks):
             return CallToolResult(content=[TextContent(text=str(error))], is_error=True)
 
 
-def _client_extension(_: object) -> ClientExtension | None:
-    """Return the extension for a client. Return None if `fastmcp_tasks` adds one: two would conflict."""
-    return None if "fastmcp_tasks" in sys.modules else _ClientTasks()
-
-
-register_internal_client_extension_factory(_client_extension)
+# if `fastmcp_tasks` adds an extension to a client, another one would conflict with it
+register_factory(lambda _: None if "fastmcp_tasks" in sys.modules else _ClientTasks())

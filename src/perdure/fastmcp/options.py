@@ -60,13 +60,10 @@ _ALTERNATIVES = {
 _NO_ALTERNATIVE = "remove the parameter, or move the tool to a separate server that uses fastmcp-tasks"
 
 
-def check_tool(name: str, tools: Sequence[Tool]) -> None:
+def check_tool(tools: Sequence[Tool]) -> None:
     """Raise InvalidValue if a tool, or one of its parents, is decorated with `@tasks.durable` for the SDK."""
     if any(durable_of(getattr(tool, "fn", None)) is not None for tool in tools):
-        raise InvalidValue(
-            "tool",
-            f"{name!r} uses @tasks.durable, which is for the official SDK; use @mcp.tool(task=True) instead",
-        )
+        raise InvalidValue("tool", f"{tools[0].name!r} uses @tasks.durable; use @mcp.tool(task=True) instead")
 
 
 def check_task(name: str, tools: Sequence[Tool]) -> None:

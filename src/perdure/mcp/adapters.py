@@ -133,7 +133,7 @@ class ServerAdapter(ABC):
 
     def registered_name(self, tool: DurableTool, called: str) -> str:  # noqa: ARG002
         """Return the name under which a tool is registered now. `called` is the name in the stored call."""
-        return called
+        return tool.name
 
     @abstractmethod
     async def prepare(self, params: CallToolRequestParams, ctx: RequestContext, *, resolve: bool) -> Prepared:
@@ -162,9 +162,7 @@ class ServerAdapter(ABC):
             except Exception as error:
                 return _error_result(error, tool, task, params.name)
             if not isinstance(result, InputRequiredResult):
-                wire = dump_result(result)
-                wire.pop("resultType", None)
-                return Success.of(wire, error=error_text(wire))
+                return _success(result)
             params = await _ask_round(result, params, task, number)
             task = task.again()
             set_current_task(task)
@@ -193,10 +191,13 @@ def _error_result(error: Exception, tool: DurableTool, task: Task, name: str) ->
         elif task.has_retries:
             how += f"; it is not retried, because {type(cause or error).__name__} is not in retry_on"
         log.error("task %s: tool %r %s", task.id, name, how, exc_info=shown)
-    result = dump_result(_error(str(error)))
-    return Success.of(
-        result, error=error_text(result), cause=None if cause is None else type_and_text_of(cause)
-    )
+    return _success(_error(str(error)), None if cause is None else type_and_text_of(cause))
+
+
+def _success(result: CallToolResult, cause: str | None = None) -> Success:
+    stored = dump_result(result)
+    stored.pop("resultType", None)  # each protocol adds its own
+    return Success.of(stored, error=error_text(stored), cause=cause)
 
 
 def _shown(error: MCPError | ToolError, task: Task) -> str:

@@ -29,7 +29,7 @@ from ..runtime.waits import retry_busy
 from ..storage.errors import StorageFailed
 from ..tasks import NewTask, Owner, Snapshot, TaskRecord
 from ..tasks.edits import resolve_ttl
-from ..tasks.errors import TerminalTask
+from ..tasks.errors import InvalidValue, TerminalTask
 from ..tasks.inputs import Capability
 from . import hand_over, wire
 from .adapters import ServerAdapter, connection_of, has_disconnected
@@ -64,10 +64,11 @@ class Admission(Extension):
         self, params: CallToolRequestParams, ctx: RequestContext, call_next: CallNext
     ) -> HandlerResult:
         """Answer with a task, a question, a refusal, or a result to a client that waits."""
-        wait_seconds = self._handlers.hand_over_after
-        if wait_seconds is not None and self.serves(params.name, ctx):
+        after = self._handlers.hand_over_after
+        after = after if after is not None and wire.is_without_tasks(ctx) else None
+        if after is not None and params.name in hand_over.NAMES:
             owner = self._identity.owner_of(ctx)
-            own = hand_over.ToolCall(params, ctx, owner, self._handlers.streams, wait_seconds)
+            own = hand_over.ToolCall(params, ctx, owner, self._handlers.streams, after)
             return wire.for_version(ctx, await own.answer())
         adapter = self._handlers.adapter
         tool = None if adapter is None else await adapter.find(params.name, params.meta)
@@ -76,7 +77,6 @@ class Admission(Extension):
                 raise wrong_task_mode(params.name, "cannot be called as a task; call it without `task`")
             return await call_next(ctx)
         owner, streams = self._identity.owner_of(ctx), self._handlers.streams
-        after = wait_seconds if wait_seconds is not None and wire.is_without_tasks(ctx) else None
         call = _Call(ctx, tool, self._identity, owner, streams, after)
         return await self._admit(params, adapter, call)
 
@@ -113,11 +113,6 @@ class Admission(Extension):
         answer = wire.create_task_result if is_2026 else wire.created_result
         return answer(snapshot.task, max(called_at, snapshot.task.created_at))
 
-    def serves(self, tool: str, ctx: RequestContext) -> bool:
-        """Return whether this is one of the tools that are added for a client without tasks."""
-        is_added = self._handlers.hand_over_after is not None and tool in hand_over.NAMES
-        return is_added and wire.is_without_tasks(ctx)
-
 
 class _Call(msgspec.Struct, frozen=True):
     """A call of a durable tool."""
@@ -152,10 +147,15 @@ class _Call(msgspec.Struct, frozen=True):
         self, stored: StoredCall, *, ttl: int | UnsetType | None = UNSET, attended_by: str | None = None
     ) -> Snapshot:
         runtime, owner, meta = self.streams.runtime, self.owner, wire.meta_of(self.ctx)
+        try:
+            params = msgspec.to_builtins(stored)
+        except TypeError as error:  # middleware has added it
+            reason = f"an argument of {stored.name!r} cannot be stored with the task: {error}"
+            raise InvalidValue("arguments", reason) from error
         new = NewTask(
             task_id=runtime.store.new_id(),
             method="tools/call",
-            params=msgspec.to_builtins(stored),
+            params=params,
             meta=wire.stored_meta(self.ctx, meta),
             session_id=connection_of(self.ctx).session_id,
             ttl_ms=self.tool.run.ttl_ms if isinstance(ttl, UnsetType) else ttl,

@@ -25,11 +25,16 @@ from mcp.server.session import ServerSession
 from mcp.shared.dispatcher import CallOptions
 from mcp.shared.exceptions import MCPError
 from mcp.shared.transport_context import TransportContext
-from mcp_types import LOG_LEVEL_META_KEY, REQUEST_TIMEOUT, CallToolRequestParams, RequestId
+from mcp_types import (
+    CLIENT_INFO_META_KEY,
+    LOG_LEVEL_META_KEY,
+    REQUEST_TIMEOUT,
+    CallToolRequestParams,
+    RequestId,
+)
 from pydantic import ValidationError
 from starlette.authentication import SimpleUser
 from starlette.datastructures import Headers
-from starlette.requests import Request
 
 from ..runtime import ClientCannotAnswer, InputFailed, Task
 from ..runtime.errors import CredentialsNotStored
@@ -117,8 +122,9 @@ def durable_request(
 ) -> ServerRequestContext[Any, Any]:
     """Return the request of a call that runs in a task, with the protocol version of that call."""
     channel, version, headers = TaskChannel(task), protocol_of(call.meta), stored_headers_of(task)
+    client, declared = as_object(call.meta), client_capabilities(task.client_capabilities)
     connection = Connection.from_envelope(
-        version, None, client_capabilities(task.client_capabilities), outbound=channel
+        version, client.get(CLIENT_INFO_META_KEY), declared, outbound=channel
     )
     connection.session_id = session_id
     return ServerRequestContext(
@@ -164,16 +170,12 @@ def restored(task: Task, clock: Callable[[], Micros], token_type: type[AccessTok
         auth_context_var.reset(before)
 
 
-class StoredRequest(Request):
-    """The stored part of the request of a call: its headers, which `ctx.headers` of the SDK returns."""
+class StoredRequest(msgspec.Struct, frozen=True):
+    """The stored part of the request of a call, from which `ctx.headers` of the SDK reads."""
 
-    def __init__(self, headers: Mapping[str, str]) -> None:
-        super().__init__({"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": []})
-        self._stored = headers
-
-    @property
-    def headers(self) -> Mapping[str, str]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return self._stored
+    headers: Mapping[str, str]
+    cookies: dict[str, str] = {}
+    """Always empty, because cookies are never stored."""
 
 
 def stored_headers_of(task: Task) -> Mapping[str, str] | None:
@@ -201,8 +203,11 @@ class StoredHeaders(Mapping[str, str]):
     def __len__(self) -> int:
         return len(self._current)
 
+    def getlist(self, key: str) -> list[str]:
+        return self._current.getlist(key)
+
     @property
-    def _current(self) -> Mapping[str, str]:
+    def _current(self) -> Headers:
         if self._user is None or self._user.access_token is not None:
             return self._headers
         return Headers({name: value for name, value in self._headers.items() if name != "authorization"})

@@ -216,9 +216,11 @@ def _state_lines(task: TaskRecord, asked: Collection[str]) -> list[str]:
     lines += [
         f"The task asks a question that cannot be answered here, because this client does not support "
         f"{each.capability.value}: {as_object(each.params).get('message', each.kind.value)}"
-        for key, each in task.outstanding.items()
+        for key, each in task.questions.items()
         if key not in forms and key not in asked
     ]
+    if len(task.outstanding) > len(task.questions):  # questions that the client must not see
+        lines.append("An operator has been asked.")
     return lines
 
 

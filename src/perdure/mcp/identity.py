@@ -20,7 +20,7 @@ from ..tasks.canonical_json import JsonLike
 from ..tasks.errors import InvalidValue
 from .adapters import connection_of, request_key
 from .context import Credentials, current_token
-from .wire import RequestContext
+from .wire import JsonObject, RequestContext
 
 AnonymousPolicy: TypeAlias = Literal["id", "session", "refuse"]
 """How a server treats callers without authentication. `id`: a caller that knows the id of a task has access
@@ -124,7 +124,9 @@ class Identity:
         is_worth_noting = token is not None or not kept.keys() <= _PROXY_HEADERS
         if not is_worth_noting and not (kept and has_key):
             return UNSET
-        dumped = None if token is None else token.model_dump(mode="json")
+        if not has_key:
+            return {}
+        dumped = None if token is None else _dump_token(token)
         return msgspec.to_builtins(Credentials(token=dumped, headers=kept))
 
 
@@ -153,6 +155,17 @@ def _check_headers(names: Iterable[str]) -> frozenset[str]:
     for name in sorted(lower & _REFUSED_HEADERS):
         raise InvalidValue("stored_headers", f"must not contain {name!r}: cookies are never stored")
     return lower
+
+
+def _dump_token(token: AccessToken) -> JsonObject:
+    try:
+        return token.model_dump(mode="json", warnings=False)  # a warning or an error may quote the token
+    except ValueError as error:
+        reason = (
+            f"the access token cannot be stored with the task, because it has a claim that is not JSON "
+            f"({type(error).__name__}); change the claims that the token verifier of the server returns"
+        )
+        raise InvalidValue("credentials", reason) from None
 
 
 def _token_of(ctx: RequestContext) -> AccessToken | None:

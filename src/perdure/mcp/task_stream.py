@@ -19,6 +19,7 @@ from weakref import WeakValueDictionary
 import anyio
 import mcp_types as types
 from anyio.abc import TaskGroup
+from mcp.server.connection import allowed_log_levels
 from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp.shared.message import ServerMessageMetadata
 from pydantic import ValidationError
@@ -226,21 +227,11 @@ class TaskStream:
         """Send new progress, and the new log entries that the client wants."""
         for report in delivery.take_reports(task):
             await self._send_progress(task, report, delivery.progress_token)
-        lowest = self._lowest_log_level()
+        requested = allowed_log_levels(self._request.protocol_version, self._request.meta)
+        wanted = requested & set(LOG_LEVELS[LOG_LEVELS.index(self._session.level) :])
         for entry in delivery.take_log(task):
-            if lowest is not None and LOG_LEVELS.index(entry["level"]) >= LOG_LEVELS.index(lowest):
+            if entry["level"] in wanted:
                 await self._notify("notifications/message", self._with_task(entry, task))
-
-    def _lowest_log_level(self) -> LogLevel | None:
-        """Return the lowest level of log entries that the client wants, or None if it wants no log.
-
-        At 2026-07-28, the client specifies the level in each request. At that version, only calls whose
-        clients do not know the task have a stream.
-        """
-        if self._request.protocol_version != wire.PROTOCOL_2026:
-            return self._session.level
-        level = wire.meta_of(self._request).get(types.LOG_LEVEL_META_KEY)
-        return level if level in LOG_LEVELS else None
 
     async def _send_progress(self, task: TaskRecord, report: Report, token: str | int | None) -> None:
         if not self._names_task:  # the token is that of this request

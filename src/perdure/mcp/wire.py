@@ -205,6 +205,8 @@ class StoredCall(SecretContents, frozen=True, rename="camel", omit_defaults=True
 def stored_meta(ctx: RequestContext, meta: JsonObject) -> JsonObject:
     """Return what the task keeps of the `_meta` of its call, with the version and the id of the request."""
     kept = {name: value for name, value in meta.items() if name not in REQUEST_META_KEYS}
+    if ctx.session.client_params is not None:  # at 2025-11-25, the client sent it in `initialize`
+        kept[types.CLIENT_INFO_META_KEY] = dump_result(ctx.session.client_params.client_info)
     return {**kept, types.PROTOCOL_VERSION_META_KEY: ctx.protocol_version, REQUEST_ID: ctx.request_id}
 
 
@@ -342,7 +344,6 @@ def task_2025(task: TaskRecord, now: Micros) -> JsonObject:
 def result_2025(task: TaskRecord, success: Success) -> JsonObject:
     """Return what the call would have returned, with the id of its task."""
     shape = as_object(success.value)
-    shape.pop("resultType", None)
     return {**shape, "_meta": {**as_object(shape.get("_meta")), **related_task(task)}}
 
 
@@ -450,11 +451,10 @@ class EncryptedError(MCPError):
 
 def result_or_raise(task: TaskRecord) -> Success:
     """Return the result of a finished task, or raise its error."""
-    outcome = task.outcome
-    match outcome:
-        case Success():
-            return outcome
-        case Failure():
+    match task.outcome:
+        case Success() as success:
+            return success
+        case Failure() as outcome:
             if task.is_encrypted:
                 telemetry.keep_error_out_of_span()
                 raise EncryptedError(outcome.code, outcome.message, outcome.data)

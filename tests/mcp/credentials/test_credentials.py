@@ -16,7 +16,7 @@ from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.provider import AccessToken
 from mcp.server.auth.settings import AuthSettings
 from mcp.server.lowlevel import Server
-from mcp.server.mcpserver import Context, Resolve
+from mcp.server.mcpserver import Context, MCPServer, Resolve
 from pydantic import AnyHttpUrl
 
 from perdure import Tasks, current_task
@@ -39,6 +39,7 @@ pytestmark = pytest.mark.anyio
 KEY = new_key()
 ADA = "ada"
 HIDDEN = "a-secret-token"
+ODD = "odd"
 GENERATIONS = [TokenClient2026, TokenClient2025]
 both_frameworks = pytest.mark.parametrize("framework", FRAMEWORKS)
 both_generations = pytest.mark.parametrize("generation", GENERATIONS)
@@ -368,3 +369,64 @@ async def test_keys_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv("PERDURE_ENCRYPTION_KEY")
     with pytest.raises(InvalidValue, match="'everything' needs a key"):
         Tasks("memory:", encrypt="everything")
+
+
+class OddVerifier(TokenVerifier):
+    """Returns tokens with a claim that is not JSON, or with scopes of another type."""
+
+    async def verify_token(self, token: str) -> Any:
+        claims: Json = {"iss": ISSUER, "user": object()} if token == ODD else {"iss": ISSUER}
+        found = AccessToken(
+            token=token, client_id="some-client", scopes=[HIDDEN], subject="ada", claims=claims
+        )
+        return found if token == ODD else found.model_copy(update={"scopes": (HIDDEN,)})
+
+
+@row(122)
+@pytest.mark.parametrize("keys", [(KEY,), ()], ids=["key", "no_key"])
+async def test_a_claim_that_is_not_json_matters_only_if_it_must_be_stored(keys: Sequence[str]) -> None:
+    tasks = Tasks("memory:", runtime=FAST_CONFIG, encryption_keys=keys)
+    auth = AuthSettings(issuer_url=AnyHttpUrl(ISSUER), resource_server_url=None)
+    server = MCPServer("odd", token_verifier=OddVerifier(), auth=auth, **tasks.attach())
+
+    @server.tool()
+    @tasks.durable
+    async def nap() -> str:
+        return "slept"
+
+    async with serving(server.streamable_http_app()) as url, TokenClient2026(url, ODD) as client:
+        if not keys:
+            assert text_of(await ended(client, "nap")) == "slept"
+            return
+        refused = await client.call("nap")
+    assert "has a claim that is not JSON" in refused.error["message"]
+    assert HIDDEN not in str(refused.message)
+
+
+@row(122)
+async def test_a_token_that_is_stored_appears_in_no_warning(recwarn: pytest.WarningsRecorder) -> None:
+    tasks = Tasks("memory:", runtime=FAST_CONFIG, encryption_keys=[KEY])
+    auth = AuthSettings(issuer_url=AnyHttpUrl(ISSUER), resource_server_url=None)
+    server = MCPServer("odd", token_verifier=OddVerifier(), auth=auth, **tasks.attach())
+
+    @server.tool()
+    @tasks.durable
+    async def nap() -> str:
+        return "slept"
+
+    async with serving(server.streamable_http_app()) as url, TokenClient2026(url, ADA) as client:
+        assert text_of(await ended(client, "nap")) == "slept"
+    assert [each for each in recwarn if HIDDEN in str(each.message)] == []
+
+
+@row(122)
+async def test_the_headers_of_a_task_are_read_like_those_of_a_request() -> None:
+    bench = make("sdk")
+
+    @bench.tool()
+    async def read(ctx: Context) -> str:
+        request: Any = ctx.request_context.request
+        return json.dumps([request.headers.getlist("Authorization"), request.cookies])
+
+    async with called(bench, Cookie="session=secret") as client:
+        assert await said(client, "read") == [["Bearer ada"], {}]

@@ -184,6 +184,7 @@ async def test_everything_else_of_the_context_works_in_a_task(version: str) -> N
             ctx.client_capabilities.sampling is not None,
             ctx.request_id,
             ctx.headers,
+            None if ctx.session.client_params is None else ctx.session.client_params.client_info.name,
         ]
 
     answers: dict[str, Json] = {
@@ -223,6 +224,7 @@ async def test_everything_else_of_the_context_works_in_a_task(version: str) -> N
         True,
         str(request_id),
         None,
+        "tests" if version == "2025-11-25" else None,  # this client of 2026-07-28 has no name
     ]
 
 

@@ -365,6 +365,20 @@ async def test_a_question_for_operators_is_not_answered_by_a_model() -> None:
     assert task.outstanding.keys() == {"go"}
 
 
+@pytest.mark.parametrize("version", EVERY_VERSION)
+async def test_a_question_for_operators_is_not_shown_to_the_client(version: str) -> None:
+    async with hosting(hand_over_after=SOON) as site, calling(site.url, version, capabilities={}) as client:
+        handed_over = await client.call("approving")
+        task_id = task_id_of(handed_over)
+        waited = await wait(client, task_id)
+        answered = await client.call("answer_task", {"task_id": task_id})
+
+    for each in (handed_over, waited, answered):
+        text = "\n".join(texts_of(each))
+        assert "Approve it?" not in text
+        assert "An operator has been asked." in text
+
+
 # Mistakes of a model
 
 

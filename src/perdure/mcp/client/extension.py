@@ -48,6 +48,9 @@ class ClientTasks(ClientExtension):
     """Lets a client of the SDK call durable tools, with or without waiting for their results."""
 
     identifier = EXTENSION
+    max_repeats: int | None = None
+    """How often a request that the server has not answered is repeated, while `client.call_tool` waits for a
+    task on the client's own session. None for no limit."""
 
     def __init__(self, *, push: bool = False, reconnect: Callable[[], Address] | None = None) -> None:
         """Create the extension; pass it to `Client(..., extensions=[tasks])`.
@@ -133,7 +136,7 @@ class ClientTasks(ClientExtension):
         """Return a function that creates connections for a client. The SDK passes only its session."""
         reconnect, known = self._reconnect, session.discover_result
         if reconnect is None:
-            return partial(Connection, session)
+            return partial(Connection, session, max_repeats=self.max_repeats)
         options: dict[str, Any] = {"mode": PROTOCOL_2026, "prior_discover": known, "extensions": [self]}
         return partial(Connection, session, lambda: Client(transport_to(reconnect()), cache=None, **options))
 
