@@ -120,7 +120,7 @@ def content_of(result: CallToolResult) -> dict[str, Any]:
 def ended_well(program: Program, code: int) -> None:
     assert code == 0, program.output
     assert "Traceback" not in program.output, program.output
-    assert "Stopped. Unfinished tasks resume" in program.output
+    assert "\nStopped." in program.output
 
 
 # Refused

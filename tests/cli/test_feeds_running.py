@@ -327,7 +327,7 @@ async def test_a_second_signal_stops_it_dead(place: FeedsFolder) -> None:
     process.send_signal(signal.SIGTERM)
     await printed_by(
         process.stderr,
-        "SIGTERM: releasing accounts; press Ctrl+C or send the signal again to stop immediately.",
+        "SIGTERM: releasing accounts; send the signal again to stop immediately.",
     )
     process.send_signal(signal.SIGTERM)
     end = await result_of(process)

@@ -95,6 +95,20 @@ async def test_it_ends_although_clients_are_waiting_and_the_report_resumes_at_th
     assert re.fullmatch(WRITTEN.format(2), text_of(result)), result
     ended_well(server.program, code)
     assert "SIGINT: waiting for running tasks" in server.program.output
+    assert "; press Ctrl+C again to stop immediately.\n" in server.program.output
+
+
+@pytest.mark.parametrize(
+    ("url", "end"),
+    [("sqlite:///a.db", " Unfinished tasks, if any, resume at the next start."), ("memory:", "")],
+)
+async def test_without_running_tasks_it_stops_at_once_and_waits_for_nothing(
+    tmp_path: Path, url: str, end: str
+) -> None:
+    async with sampled(tmp_path, "--url", url) as server:
+        code = await server.program.end(signal.SIGINT)
+    ended_well(server.program, code)
+    assert server.program.output.endswith(f"\nPress Ctrl+C to stop.\nStopped.{end}\n")
 
 
 async def test_streams_and_waiting_requests_are_answered_when_it_stops(tmp_path: Path) -> None:
@@ -144,7 +158,8 @@ async def test_a_second_signal_kills_it_and_the_next_start_finishes_the_task(tmp
             await wait_until(lambda: _has_started(coffee), seconds=30)
         os.kill(server.program.pid, signal.SIGTERM)
         await server.program.wait_for_output(
-            "SIGTERM: waiting for running tasks; press Ctrl+C or send the signal again to stop immediately."
+            "SIGTERM: waiting for running tasks, for at most `drain_timeout` (default: 20 seconds); "
+            "send the signal again to stop immediately."
         )
         code = await server.program.end(signal.SIGINT)
     assert (code, "Killed." in server.program.output) == (1, True), server.program.output

@@ -15,27 +15,38 @@ from .output import print_message
 
 T = TypeVar("T")
 
+NOTICE_DELAY = 0.5
+"""Seconds after the first signal until a message says what the process waits for. There is no message if the
+process stops before, because it had nothing to wait for.
+"""
+RUNS = "waiting for running tasks, for at most `drain_timeout` (default: 20 seconds)"
 RECOVERY = "Running tasks will be recovered by another worker or at the next start."
 
 
 @asynccontextmanager
 async def stop_signals(
-    stopping: str = "waiting for running tasks", killed: str = RECOVERY, *, exit_code: int | None = 1
+    stopping: str = RUNS, killed: str = RECOVERY, *, exit_code: int | None = 1
 ) -> AsyncGenerator[anyio.Event]:
     """Yield an event that is set at the first SIGTERM or SIGINT. The second signal ends the process.
 
-    `stopping` is printed at the first signal, and `killed` at the second. If `exit_code` is None, the second
-    signal ends the process with exit code 128 plus the signal number.
+    `stopping` is printed after the first signal, unless the `async with` block ends within `NOTICE_DELAY`
+    seconds. `killed` is printed at the second signal. If `exit_code` is None, the second signal ends the
+    process with exit code 128 plus the signal number.
     """
     stop = anyio.Event()
 
     async def listen() -> None:
         first = await anext(signals)
-        print_message(f"{first.name}: {stopping}; press Ctrl+C or send the signal again to stop immediately.")
         stop.set()
+        group.start_soon(notify, first)
         second = await anext(signals)
         print_message(f"Killed. {killed}")
         os._exit(128 + second if exit_code is None else exit_code)
+
+    async def notify(first: signal.Signals) -> None:
+        await anyio.sleep(NOTICE_DELAY)
+        again = "press Ctrl+C again" if first is signal.SIGINT else "send the signal again"
+        print_message(f"{first.name}: {stopping}; {again} to stop immediately.")
 
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with anyio.create_task_group() as group:

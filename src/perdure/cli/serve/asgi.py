@@ -49,6 +49,7 @@ log = logging.getLogger("perdure.serve")
 HEALTH_PATH = "/health"
 READY_PATH = "/ready"
 WELL_KNOWN_PATH = "/.well-known/"
+STOPPED_WITH_TASKS = "Stopped. Unfinished tasks, if any, resume at the next start."
 SHUTDOWN_SECONDS = 2
 """When the server stops, requests that are still open are cancelled after this number of seconds."""
 
@@ -70,6 +71,7 @@ async def run(options: ServeOptions, hosted: HostedServer) -> None:
             async with _start(hosted, options, options.base_url(listener)) as app:
                 name, info, tools = app.storage.name, await app.storage.info(), await hosted.tools()
                 print_message(banner(options, hosted, options.base_url(listener), name, info, tools))
+                ending = STOPPED_WITH_TASKS if info.is_shared else "Stopped."
                 server = HttpServer(app)
                 serving = server.start(listener, stop)
                 await stop.wait()
@@ -79,7 +81,7 @@ async def run(options: ServeOptions, hosted: HostedServer) -> None:
             await serving  # raises an error of the HTTP server, now that the other parts have stopped
     if has_failed:
         raise RuntimeError("the HTTP server exited unexpectedly")
-    print_message("Stopped. Unfinished tasks resume at the next start.")
+    print_message(ending)
 
 
 class HttpServer(uvicorn.Server):
