@@ -35,7 +35,7 @@ OF_PAGES = texts(*sample_sentences.page_texts(), *texts_in_code(PAGES))
         (MESSAGES, "use ctx.task_id, or"),  # in a table
         (MESSAGES, "To get the result, call the tool"),  # for a model
         (OF_COMMANDS, "{name}, served by perdure"),  # the greeting
-        (OF_COMMANDS, "Try it: run `kill -9 {}` during build_report"),
+        (OF_COMMANDS, "Try it: paste the Python lines, run `kill -9 {}`"),
         (OF_COMMANDS, "No tasks found."),  # an argument of print_message
         (OF_COMMANDS, "OK: {plural(health.records, 'record')} checked"),  # a yielded line
         (OF_COMMANDS, "generate a token with: {GENERATE_HINT}"),

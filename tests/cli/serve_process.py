@@ -20,7 +20,7 @@ from mcp_types import CallToolResult
 from perdure.mcp.client import ClientTask
 from perdure.storage.kit.servers.process import free_port
 
-from ..fork_server import PIPE, STDOUT, spawn
+from ..fork_server import PIPE, STDOUT, ForkedProcess, spawn
 from ..test_examples import SERVING, Program
 
 TOKEN = "a-token-that-is-hard-to-guess"  # noqa: S105 - a test value
@@ -121,6 +121,41 @@ def ended_well(program: Program, code: int) -> None:
     assert code == 0, program.output
     assert "Traceback" not in program.output, program.output
     assert "\nStopped." in program.output
+
+
+# The Python lines of the greeting
+
+
+def snippet_in(output: str) -> str:
+    snippet = re.search(r'^Python, in ".*python -m asyncio":\n((?:.+\n)+\n)', output, re.MULTILINE)
+    assert snippet is not None, output
+    return snippet[1]
+
+
+RUN_PASTED = """
+import ast, asyncio, sys, traceback
+lines = compile(sys.stdin.read(), "pasted", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+try:
+    asyncio.run(eval(lines, {}))
+except Exception:
+    traceback.print_exc()
+"""
+"""Does what `python -m asyncio` does, which in Python 3.13.0 reads a statement of several lines only from a
+terminal: in one, it is right."""
+
+
+async def pasted(folder: Path, lines: str) -> ForkedProcess:
+    """Paste lines into `python -m asyncio`, in a terminal that has the token."""
+    (folder / "pasted").write_text(lines)
+    with (folder / "pasted").open("rb") as file:
+        return await spawn(
+            *(("-m", "asyncio") if sys.version_info < (3, 13) else ("-c", RUN_PASTED)),
+            cwd=folder,
+            env={**os.environ, "PERDURE_TOKEN": TOKEN},
+            stdin=file,
+            stdout=PIPE,
+            stderr=STDOUT,
+        )
 
 
 # Refused

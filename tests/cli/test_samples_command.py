@@ -48,6 +48,7 @@ async def test_the_command_in_the_greeting_creates_a_task_in_each_state(tmp_path
     assert set(wanted) == {
         "completed", "failed", "cancelled", "waiting to retry", "input required", "running", "queued"
     }  # fmt: skip
+    assert ended.out.startswith("build_report(2024, seconds=2): completed\nprint_report(2024): failed\n")
     assert [line.partition(": ")[2] for line in ended.out.splitlines()] == [s.state for s in SAMPLE_TASKS]
     assert ended.err == f"These tasks are on the dashboard: {server.url.removesuffix('mcp')}tasks\n"
     assert "the mail server is busy" in page

@@ -6,10 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import socket
-import sys
 from collections.abc import Generator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -28,7 +26,6 @@ from perdure.tasks import Status
 
 from ..conditions import wait_until
 from ..feeds.fake_server.process import fake_process
-from ..fork_server import PIPE, STDOUT, spawn
 from ..mcp.raw_clients import Client2025, Client2026
 from ..mcp.tool_helpers import text_of
 from ..storage.engines import new_url
@@ -42,6 +39,8 @@ from .serve_process import (
     content_of,
     in_background,
     is_writing,
+    pasted,
+    snippet_in,
 )
 
 pytestmark = pytest.mark.anyio
@@ -164,9 +163,7 @@ async def test_its_snippets_connect_with_a_token_that_they_do_not_print(
 
 async def _snippets_connect(server: Background, folder: Path, *, token: bool) -> None:
     desktop = json.loads(next(line for line in server.output.splitlines() if "mcpServers" in line))
-    snippet = re.search(r'^Python, in ".*python -m asyncio":\n((?:.+\n)+\n)', server.output, re.MULTILINE)
-    assert snippet is not None, server.output
-    assert "MCPError: The task was cancelled\n" in await _pasted(server, folder, snippet[1])
+    assert "MCPError: The task was cancelled\n" in await _pasted(server, folder, snippet_in(server.output))
     (entry,) = desktop["mcpServers"].values()
     assert entry["command"] == "npx"
     assert entry["args"][:3] == ["-y", "mcp-remote", server.url]
@@ -176,33 +173,11 @@ async def _snippets_connect(server: Background, folder: Path, *, token: bool) ->
     assert ("--header" in server.output) == token
 
 
-RUN_PASTED = """
-import ast, asyncio, sys, traceback
-lines = compile(sys.stdin.read(), "pasted", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-try:
-    asyncio.run(eval(lines, {}))
-except Exception:
-    traceback.print_exc()
-"""
-"""Does what `python -m asyncio` does, which in Python 3.13.0 reads a statement of several lines only from a
-terminal: in one, it is right."""
-
-
 async def _pasted(server: Background, folder: Path, lines: str) -> str:
     """Return what `python -m asyncio` prints of these lines. The report that they request is cancelled after
     five pages, which is longer than an HTTP client waits by default.
     """
-    (folder / "pasted").write_text(lines)
-    environment = {**os.environ, "PERDURE_TOKEN": TOKEN}
-    with (folder / "pasted").open("rb") as pasted:
-        process = await spawn(
-            *(("-m", "asyncio") if sys.version_info < (3, 13) else ("-c", RUN_PASTED)),
-            cwd=folder,
-            env=environment,
-            stdin=pasted,
-            stdout=PIPE,
-            stderr=STDOUT,
-        )
+    process = await pasted(folder, lines)
     async with await open_storage(f"sqlite:///{server.file}") as storage:
         operator = Operator(storage)
 

@@ -13,13 +13,28 @@ import pytest
 from mcp.client import Client
 
 from perdure.mcp.client import ClientTask, ClientTasks
+from perdure.operating import Operator
+from perdure.storage import open_storage
+from perdure.storage.kit.servers.process import free_port
 
 from ..conditions import wait_until
 from ..markers import row
 from ..mcp.raw_clients import Answer, Client2025, Client2026
 from ..mcp.tool_helpers import text_of
 from ..test_examples import sampled, started, visiting
-from .serve_process import LONG_REPORT, REPORT, anyone, content_of, ended_well, has_page, has_read, is_writing
+from .serve_process import (
+    LONG_REPORT,
+    REPORT,
+    TOKEN,
+    anyone,
+    content_of,
+    ended_well,
+    has_page,
+    has_read,
+    is_writing,
+    pasted,
+    snippet_in,
+)
 from .user_servers import BREAKING, PATIENT
 
 pytestmark = pytest.mark.anyio
@@ -62,6 +77,31 @@ def _are_listed_once_each(posts: list[dict[str, Any]], top_links: list[dict[str,
     assert len(top_links) == 3
     assert top_links[0]["sharers"] == len(top_links[0]["handles"]) > 1
     assert all(name.endswith(".example") for name in top_links[0]["handles"])
+
+
+@pytest.mark.parametrize("options", [(), ("--token", TOKEN)], ids=["open", "token"])
+async def test_the_python_lines_of_the_greeting_print_the_report_although_the_server_is_killed_meanwhile(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    port = free_port()
+    async with sampled(tmp_path, *options, port=port) as server:
+        assert re.findall(r"^    process     (\d+)$", server.program.output, re.MULTILINE) == [
+            str(server.program.pid)
+        ]
+        assert f"run `kill -9 {server.program.pid}` while they wait" in server.program.output
+        process = await pasted(tmp_path, snippet_in(server.program.output))
+        await wait_until(lambda: _a_page_is_written(tmp_path), seconds=60)
+        await server.program.end(signal.SIGKILL)
+    async with sampled(tmp_path, *options, port=port):
+        printed = (await asyncio.wait_for(process.communicate(), 60))[0].decode()
+
+    assert re.search(WRITTEN.format(2), printed), printed
+
+
+async def _a_page_is_written(folder: Path) -> bool:
+    async with await open_storage(f"sqlite:///{folder / 'perdure.db'}") as storage:
+        tasks = (await Operator(storage).tasks(name="build_report")).tasks
+    return any((task.progress_fraction or 0) >= 2 / 12 for task in tasks)
 
 
 # After one signal

@@ -34,6 +34,11 @@ class SampleTask(NamedTuple):
     arguments: dict[str, object]
     state: str
 
+    def __str__(self) -> str:
+        """Return the call as Python code, such as `build_report(2024, seconds=2)`."""
+        year, *others = self.arguments.items()
+        return f"{self.tool}({', '.join([str(year[1]), *(f'{name}={value}' for name, value in others)])})"
+
 
 SAMPLE_TASKS = (
     SampleTask("build_report", {"year": 2024, "seconds": 2}, "completed"),
@@ -65,7 +70,7 @@ async def call_tools(address: str, token: str | None) -> None:
         with anyio.move_on_after(MAX_WAIT_SECONDS) as waiting:
             for sample, task in started:
                 await _reach_state(sample, task)
-                print_result(f"{sample.tool}({sample.arguments['year']}): {sample.state}")
+                print_result(f"{sample}: {sample.state}")
         if waiting.cancelled_caught:
             raise CommandError(
                 "the tasks were created, but not all of them reached the expected state within "

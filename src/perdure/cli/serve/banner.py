@@ -17,7 +17,10 @@ from .command import ServeOptions
 from .servers import MCP_PATH, HostedServer
 
 SAMPLE_TOOLS = (
-    ("tools", f"build_report(year)   takes {REPORT_SECONDS} seconds and reports its progress"),
+    (
+        "tools",
+        f"build_report(year)   takes {REPORT_SECONDS} seconds (or `seconds`) and reports its progress",
+    ),
     ("", "sign_report(year)    asks for a name"),
     ("", "approve_report(year) asks a question that you answer on the dashboard"),
     ("", "archive_report(year) runs for one report at a time; the others are queued"),
@@ -42,9 +45,7 @@ BANNER = """\
 MCP Inspector:
     npx @modelcontextprotocol/inspector@latest --transport http --server-url {endpoint}{inspector_options}
 Python, in "{python} -m asyncio":
-{imports}
-async with Client({target}) as client:
-    print(await client.{call})
+{snippet}
 
 {hint}Press Ctrl+C to stop."""
 SAMPLES_HINT = "To create tasks in various states, run this in another terminal:\n    {} samples {}\n"
@@ -52,7 +53,10 @@ TOKEN_HINTS = {
     SERVER_TOKEN: "The commands below need PERDURE_TOKEN: set it in their terminal, too.\n",
     OWN_TOKEN: "First set ACCESS_TOKEN to an access token that this server accepts.\n",
 }
-KILL_HINT = "Try it: run `kill -9 {}` during build_report, start the server again, and the report resumes.\n"
+KILL_HINT = """\
+Try it: paste the Python lines, run `kill -9 {}` while they wait, and start the server again. The report
+resumes, and the Python lines print it.
+"""
 CLIENT_IMPORT = "from mcp.client import Client"
 AUTHENTICATED_IMPORTS = (
     f"import os, httpx2; {CLIENT_IMPORT}; from mcp.client.streamable_http import streamable_http_client"
@@ -61,6 +65,21 @@ AUTHENTICATED_TARGET = (
     'streamable_http_client("{}", http_client=httpx2.AsyncClient(timeout=None, '
     'headers={{"Authorization": "Bearer " + os.environ["{}"]}}))'
 )
+CALL = """\
+{imports}
+async with Client({target}) as client:
+    print(await client.{call})"""
+DURABLE_CALL = """\
+{imports}; from perdure import ClientTasks
+tasks = ClientTasks()
+async with Client({target}, extensions=[tasks]) as client:
+    print(await tasks.call(client, "build_report", {{"year": 2026}}))"""
+DURABLE_CALL_BY_TRANSPORT = """\
+{imports}; from perdure import ClientTasks
+connect = lambda: {target}
+tasks = ClientTasks(reconnect=connect)
+async with Client(connect(), extensions=[tasks]) as client:
+    print(await tasks.call(client, "build_report", {{"year": 2026}}))"""
 
 
 def banner(
@@ -74,7 +93,6 @@ def banner(
     """Return the message. It does not contain any tokens or the storage password."""
     endpoint = address + MCP_PATH
     variable = _token_variable(options, hosted)
-    imports, target = _client(endpoint, variable)
     durability = "durable" if info.is_shared else "in memory: tasks are lost when the server stops"
     place = info.path or (hosted.storage and redact_url(hosted.storage)) or info.server or storage
     notes = ["read-only"] * options.read_only
@@ -85,6 +103,7 @@ def banner(
         *([("dashboard", f"{address}/{note}")] if options.dashboard else ()),
         ("MCP", f"{endpoint}   (streamable HTTP; 2026-07-28 and 2025-11-25)"),
         ("storage", f"{place}   ({durability})"),
+        ("process", str(os.getpid())),
         *(() if options.work else NO_WORK),
         *(FEEDS if options.feeds else ()),
         *(SAMPLE_TOOLS if hosted.is_sample else ()),
@@ -100,9 +119,9 @@ def banner(
         endpoint=endpoint,
         inspector_options="" if variable is None else f' --header "Authorization: Bearer ${variable}"',
         python=python_command(),
-        imports=imports,
-        target=target,
-        call='call_tool("build_report", {"year": 2026})' if hosted.is_sample else "list_tools()",
+        snippet=_sample_call(endpoint, variable)
+        if hosted.is_sample
+        else _call(endpoint, variable, "list_tools()"),
         hint=KILL_HINT.format(os.getpid()) if hosted.is_sample and info.is_shared else "",
     )
 
@@ -121,6 +140,19 @@ def _client(endpoint: str, variable: str | None) -> tuple[str, str]:
     return AUTHENTICATED_IMPORTS, AUTHENTICATED_TARGET.format(endpoint, variable)
 
 
+def _call(endpoint: str, variable: str | None, call: str) -> str:
+    """Return Python code that connects to the server and prints the result of a call of a `Client` method."""
+    imports, target = _client(endpoint, variable)
+    return CALL.format(imports=imports, target=target, call=call)
+
+
+def _sample_call(endpoint: str, variable: str | None) -> str:
+    """Return Python code that prints a report of the sample server, even if the server restarts."""
+    imports, target = _client(endpoint, variable)
+    code = DURABLE_CALL if variable is None else DURABLE_CALL_BY_TRANSPORT
+    return code.format(imports=imports, target=target)
+
+
 def first_task(
     options: ServeOptions, hosted: HostedServer, address: str, tools: Mapping[str, DurableTool | None]
 ) -> str | None:
@@ -135,10 +167,7 @@ def first_task(
     name = next((name for name, mark in tools.items() if mark is not None), None)
     if name is None:
         return None
-    variable = _token_variable(options, hosted)
-    imports, target = _client(endpoint, variable)
-    call = f"    print(await client.call_tool({json.dumps(name)}, {{...}}))"
-    return "\n".join([imports, f"async with Client({target}) as client:", call])
+    return _call(endpoint, _token_variable(options, hosted), f"call_tool({json.dumps(name)}, {{...}})")
 
 
 def _durable_tools(tools: Mapping[str, DurableTool | None], advice: str) -> Iterator[tuple[str, str]]:
