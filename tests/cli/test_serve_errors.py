@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from perdure.cli.serve import command
-from perdure.storage.install_advice import install_extra
+from perdure.storage.install_advice import install_command
 
 from ..fork_server import PIPE, spawn
 from .serve_process import TOKEN, refused
@@ -97,7 +97,11 @@ def test_another_port_is_reported_with_the_one_that_is_in_use(
 @pytest.mark.parametrize(
     ("arguments", "because"),
     [
-        (["own"], "invalid name 'own'; use the form module:server"),
+        (["other"], "invalid name 'other'; use the form module:server"),
+        (["own"], "invalid name 'own'; use own:server (the module and the name of your server in it)\n"),
+        (["own.py"], "invalid name 'own.py'; use own:server (the module and "),
+        (["./own.py:app"], "invalid name './own.py:app'; use own:app\n"),
+        (["own.py:app"], "invalid name 'own.py:app'; use own:app\n"),
         (["missing:server"], "no module named 'missing'"),
         (["own:nothing"], "module own has no attribute 'nothing'"),
         (
@@ -222,6 +226,23 @@ async def test_a_database_that_does_not_answer_is_worth_another_try(tmp_path: Pa
     assert "hunter2" not in output
 
 
+@pytest.mark.parametrize("first", ["", "from perdure.fastmcp import TasksExtension\n"])
+def test_a_server_that_needs_an_extra_which_is_missing_says_what_to_install(
+    tmp_path: Path, first: str
+) -> None:
+    (tmp_path / "own.py").write_text(first + OWN_FASTMCP)
+    code = "import sys; sys.modules['fastmcp'] = None; from perdure.cli import main; main()"
+    ended = subprocess.run(
+        [sys.executable, "-B", "-c", code, "serve", "own:server"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 2, ended
+    line = 1 if first else 2
+    reason = "the fastmcp extra is not installed (no module named 'fastmcp')"
+    advice = f"install it with: {install_command('fastmcp')}"
+    assert ended.stderr == f"perdure: cannot import own (own.py, line {line}): {reason}; {advice}\n"
+
+
 def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
     code = "import sys; sys.modules['jinja2'] = None; from perdure.cli import main; main()"
     ended = subprocess.run(
@@ -229,6 +250,7 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
         cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert ended.returncode == 2, ended
-    assert f"use --no-dashboard, or {install_extra('web')}\n" in ended.stderr
+    hint = f"use --no-dashboard, or install it with: {install_command('web')}"
+    assert ended.stderr == f"perdure: the dashboard needs the web extra; {hint}\n"
     assert "Traceback" not in ended.stderr
     assert list(tmp_path.iterdir()) == []

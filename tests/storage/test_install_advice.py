@@ -6,12 +6,13 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from perdure.storage.install_advice import UNKNOWN_ORIGIN, install_extra
+from perdure.storage.install_advice import EXTRAS, UNKNOWN_ORIGIN, install_extra
 
 from ..markers import server
 from ..wheels import PLACE
@@ -89,8 +90,15 @@ def test_importing_a_module_whose_extra_is_missing_says_what_to_install(
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     last = ended.stderr.splitlines()[-1]
-    advice = f"ModuleNotFoundError: {package} is not installed; install the {extra} extra with: pip install "
-    assert last.startswith(advice)
+    reason = f"ModuleNotFoundError: the {extra} extra is not installed (no module named {package!r}); "
+    assert last.startswith(f"{reason}install it with: pip install ")
+
+
+def test_the_modules_of_the_extras_are_those_that_the_extras_install() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for module, extra in EXTRAS.items():
+        package = {"yaml": "pyyaml"}.get(module, module)
+        assert [each for each in declared[extra] if re.match(rf"{package}\b", each)] != []
 
 
 def test_messages_and_pages_name_an_unknown_place_alike() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ..storage.install_advice import install_extra
+from ..storage.install_advice import install_command
 
 
 def main() -> None:
@@ -13,6 +13,7 @@ def main() -> None:
         from .commands import commands  # noqa: PLC0415 (the extra may be missing)
         from .errors import report_errors  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        sys.exit(f"{error.name} is not installed; {install_extra('cli')}")
+        reason = f"the perdure command needs the cli extra (no module named {error.name!r})"
+        sys.exit(f"{reason}; install it with: {install_command('cli')}")
     with report_errors():
         commands()

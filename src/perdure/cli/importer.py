@@ -12,6 +12,7 @@ from pathlib import Path
 import perdure
 
 from ..storage.errors import PerdureError
+from ..storage.install_advice import EXTRAS, without_extra
 from .errors import CommandError, error_message
 
 _PERDURE = Path(perdure.__file__).parent
@@ -21,10 +22,10 @@ _INSTALLED = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"
 def load(name: str) -> object:
     """Import the object that `name` refers to. `name` has the form `module:attribute`."""
     module_name, _, attribute = name.partition(":")
-    if not (attribute and all(part.isidentifier() for part in module_name.split("."))):
-        raise CommandError(
-            f"invalid name {name!r}; use the form module:server, in the directory of the module"
-        )
+    corrected = _corrected(name)
+    if corrected is not None or not (attribute and all(map(str.isidentifier, module_name.split(".")))):
+        advice = corrected or "the form module:server, in the directory of the module"
+        raise CommandError(f"invalid name {name!r}; use {advice}")
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -38,9 +39,13 @@ def load(name: str) -> object:
                 "change to the directory of the module, or install its package"
             ) from error
         frames = traceback.extract_tb(error.__traceback__)
+        place = _user_frame(frames)
+        where = "" if place is None else f" ({_short(place.filename)}, line {place.lineno})"
+        if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get(error.name or "")) is not None:
+            raise CommandError(
+                f"cannot import {module_name}{where}: {without_extra(extra, error)}"
+            ) from error
         if isinstance(error, PerdureError):  # its message says what to change
-            place = _user_frame(frames)
-            where = "" if place is None else f" ({_short(place.filename)}, line {place.lineno})"
             raise CommandError(f"cannot import {module_name}: {error_message(error)}{where}") from error
         own = [each for each in frames if "importlib" not in each.filename and each.filename != __file__]
         trace = "".join([*traceback.format_list(own), *traceback.format_exception_only(error)]).rstrip()
@@ -49,6 +54,21 @@ def load(name: str) -> object:
     if found is None:
         raise CommandError(f"module {module_name} has no attribute {attribute!r}; check the spelling")
     return found
+
+
+def _corrected(name: str) -> str | None:
+    """Return the correct form of `name` if it names a Python file in this directory or below, or None."""
+    file, _, attribute = name.partition(":")
+    path = Path(file if file.endswith(".py") else f"{file}.py")
+    is_below = not path.is_absolute() and ".." not in path.parts
+    if not (is_below and path.is_file()) or (attribute and not file.endswith(".py")):
+        return None
+    module = ".".join(path.with_suffix("").parts)
+    return (
+        f"{module}:{attribute}"
+        if attribute
+        else f"{module}:server (the module and the name of your server in it)"
+    )
 
 
 def _user_frame(frames: Sequence[traceback.FrameSummary]) -> traceback.FrameSummary | None:

@@ -17,6 +17,17 @@ UNKNOWN_ORIGIN = "file:///path/to/perdure"
 where perdure was installed from, and the user must replace it."""
 
 
+EXTRAS = {
+    "aiobotocore": "dynamodb",
+    "asyncpg": "postgres",
+    "fastmcp": "fastmcp",
+    "jinja2": "web",
+    "redis": "redis",
+    "yaml": "feeds",
+}
+"""The extras that install modules which the user's own code may import, by the name of the module."""
+
+
 class _DirectoryInfo(msgspec.Struct, frozen=True):
     editable: bool = False
 
@@ -30,12 +41,18 @@ class _Origin(msgspec.Struct, frozen=True):
 
 def install_extra(extra: str) -> str:
     """Return advice on how to install an extra such as `web`, including the command."""
-    return f"install the {extra} extra with: {_command(extra, _origin())}"
+    return f"install the {extra} extra with: {install_command(extra)}"
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra such as `web`."""
+    return _command(extra, _origin())
 
 
 def without_extra(extra: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
     """Return the error to raise in place of `error` if a package of an extra is not installed."""
-    message = f"{error.name} is not installed; {install_extra(extra)}"
+    reason = f"the {extra} extra is not installed (no module named {error.name!r})"
+    message = f"{reason}; install it with: {install_command(extra)}"
     return ModuleNotFoundError(message, name=error.name, path=error.path)
 
 

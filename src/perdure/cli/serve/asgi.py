@@ -30,7 +30,7 @@ from ...operating.maintenance import measure_write
 from ...runtime.background import run_in_background
 from ...storage import Micros, Storage
 from ...storage.errors import StorageBusy, StorageError, StorageFull, StorageReadOnly, StorageUnavailable
-from ...storage.install_advice import install_extra
+from ...storage.install_advice import install_command
 from ...tasks.task_snapshot import TASKS
 from ..errors import CommandError
 from ..options import read_settings_file, require_shared_storage
@@ -113,8 +113,8 @@ def _import_dashboard() -> type[Dashboard]:
     try:
         from ...web import Dashboard  # noqa: PLC0415 (the extra may be missing)
     except ModuleNotFoundError as error:
-        hint = f"use --no-dashboard, or {install_extra('web')}"
-        raise CommandError(f"{error.name} is not installed; {hint}") from error
+        hint = f"use --no-dashboard, or install it with: {install_command('web')}"
+        raise CommandError(f"the dashboard needs the web extra; {hint}") from error
     return Dashboard
 
 
