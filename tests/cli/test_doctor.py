@@ -71,8 +71,8 @@ async def test_doctor_lists_applications_so_that_the_tasks_of_a_renamed_server_a
         for application, count in (("shop", 2), ("renamed", 1)):
             await created(TaskStore(storage, application=application), count)
     output = await doctor(url)
-    assert "\nTasks of renamed: 1: 1 working (queued or running), 0 input required, 0 completed, " in output
-    assert "\nTasks of shop: 2: 2 working" in output
+    assert "\nApplication renamed has 1 task: 1 working (queued or running), 0 input required, " in output
+    assert "\nApplication shop has 2 tasks: 2 working" in output
     report = msgspec.json.decode(await doctor(url, "--json"))
     assert [each["name"] for each in report["applications"]] == ["renamed", "shop"]
     assert report["applications"][1]["counts"]["working"] == 2

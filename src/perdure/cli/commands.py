@@ -165,7 +165,8 @@ def _render_health(health: HealthReport, *, repair: bool) -> Iterator[str]:
 
 def _render_applications(applications: Iterable[ApplicationSummary]) -> Iterator[str]:
     for each in applications:
-        yield f"Tasks of {one_line(each.name)}: {describe_counts(each.counts)}"
+        total = plural(sum(each.counts.values()), "task")
+        yield f"Application {one_line(each.name)} has {total}: {describe_counts(each.counts)}"
 
 
 def _render_keys(health: HealthReport) -> Iterator[str]:

@@ -61,9 +61,8 @@ def plural(count: int, one: str, many: str | None = None) -> str:
 
 
 def describe_counts(counts: Mapping[Status, int]) -> str:
-    """Return a text with the total number of tasks, and the number of tasks with each status."""
-    parts = ", ".join(f"{count} {_NAMES.get(status, status.value)}" for status, count in counts.items())
-    return f"{sum(counts.values())}: {parts}"
+    """Return a text with the number of tasks with each status."""
+    return ", ".join(f"{count} {_NAMES.get(status, status.value)}" for status, count in counts.items())
 
 
 def key_values(*rows: tuple[str, str]) -> Iterator[str]:

@@ -238,7 +238,7 @@ def render_stats(stats: Stats, now: Micros) -> Iterator[str]:
     at_least = "" if finished.is_complete else "at least "
     window, rate = format_duration(finished.until - finished.since), f"{finished.per_minute:.2g}/min"
     yield from key_values(
-        ("tasks", describe_counts(stats.counts)),
+        ("tasks", f"{sum(stats.counts.values())}: {describe_counts(stats.counts)}"),
         ("claimed", f"{stats.claimed} by {plural(len(stats.workers), 'worker')}"),
         ("unclaimed", f"{stats.unclaimed}{queued}"),
         ("input required", "none" if question is None else f"oldest {_oldest(question)}"),
