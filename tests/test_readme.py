@@ -62,6 +62,18 @@ async def test_a_server_of_the_readme_can_be_served_and_called_by_clients_with_a
     assert (code, program.output.strip()) == (0, RESULT)
 
 
+@pytest.mark.parametrize("module", ["reports", "reports_fastmcp"])
+async def test_a_server_of_the_readme_runs_without_a_dashboard_too(tmp_path: Path, module: str) -> None:
+    (run,) = re.findall(r"`(server\.run\(.*\))` also works", README.read_text("utf-8"))
+    port = free_port()
+    call = run.replace("8000", str(port))
+    (tmp_path / f"{module}.py").write_text(f"{files()[f'{module}.py'].text}\n\n{call}\n", "utf-8")
+    async with running(tmp_path, f"{module}.py"):
+        await wait_until(lambda: is_open(port), seconds=60)
+        async with Client(f"http://127.0.0.1:{port}/mcp") as client:
+            assert [tool.name for tool in (await client.list_tools()).tools] == ["build_report"]
+
+
 def test_the_other_commands_of_the_readme_install_perdure_and_run_make() -> None:
     """tests/test_wheel.py runs the first of them."""
     others = [each for each in commands() if not each.startswith("perdure serve ")]
