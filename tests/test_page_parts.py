@@ -18,16 +18,6 @@ import httpx2
 import pytest
 from mcp.client import Client
 from mcp.server import MCPServer
-from mcp.server.context import ServerRequestContext
-from mcp.server.lowlevel import Server
-from mcp_types import (
-    CallToolRequestParams,
-    CallToolResult,
-    ListToolsResult,
-    PaginatedRequestParams,
-    TextContent,
-    Tool,
-)
 
 from perdure import ClientTasks, Tasks
 from perdure.operating import Operator
@@ -51,7 +41,7 @@ ELSEWHERE = {
     "guides/writing-an-engine.md": "tests/storage/test_engine_guide.py",
 }
 """Pages whose Python another test runs."""
-HERE = {"guides/clients.md": 2, "guides/tools.md": 1, "reference/web.md": 1}
+HERE = {"guides/clients.md": 2, "reference/web.md": 1}
 """How many parts of a page run here."""
 OTHERS = {
     ("CONTRIBUTING.md", "text"): [
@@ -208,29 +198,6 @@ async def approve_after_four_weeks(names: dict[str, Any], time: SimulatedTime) -
 
 
 # Servers
-
-
-async def test_a_low_level_server_runs_durable_functions_and_its_own_tools(tmp_path: Path) -> None:
-    tasks = Tasks(f"sqlite:///{tmp_path / 'tasks.db'}")
-
-    @tasks.durable
-    async def build_report(year: int) -> str:
-        return f"report {year}"
-
-    async def list_tools(
-        _: ServerRequestContext[Any, Any], __: PaginatedRequestParams | None
-    ) -> ListToolsResult:
-        names = ("build_report", "plain")
-        return ListToolsResult(tools=[Tool(name=name, input_schema={"type": "object"}) for name in names])
-
-    async def call(_: ServerRequestContext[Any, Any], params: CallToolRequestParams) -> CallToolResult:
-        return CallToolResult(content=[TextContent(text=f"called {params.name}")])
-
-    (part,) = parts_of("guides/tools.md")
-    server: Server[Any] = run(part, Server=Server, tasks=tasks, list_tools=list_tools, call=call)["server"]
-    async with Client(server) as client:
-        assert text_of(await client.call_tool("build_report", {"year": 2026})) == "report 2026"
-        assert text_of(await client.call_tool("plain")) == "called plain"
 
 
 async def test_the_commands_for_access_from_other_machines_start_a_server_with_a_random_token(

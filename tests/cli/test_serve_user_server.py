@@ -62,6 +62,7 @@ async def test_a_server_of_ones_own_is_served_where_it_is_asked_to_with_a_dashbo
     assert "kitchen, served by perdure" in program.output
     durable = "brew, cellar_age" if code is OWN_FASTMCP else "brew"
     assert f"    durable     {durable}\n" in program.output
+    assert f"    process     {program.pid}\n" in program.output
     assert "build_report" not in program.output
     ended_well(program, code_of_end)
     assert not (tmp_path / "perdure.db").exists()
