@@ -163,7 +163,8 @@ async def test_its_snippets_connect_with_a_token_that_they_do_not_print(
 
 async def _snippets_connect(server: Background, folder: Path, *, token: bool) -> None:
     desktop = json.loads(next(line for line in server.output.splitlines() if "mcpServers" in line))
-    assert "MCPError: The task was cancelled\n" in await _pasted(server, folder, snippet_in(server.output))
+    printed = await _pasted(server, folder, snippet_in(server.output))
+    assert re.search(r"TaskWasCancelled: task \w+ was cancelled\n", printed), printed
     (entry,) = desktop["mcpServers"].values()
     assert entry["command"] == "npx"
     assert entry["args"][:3] == ["-y", "mcp-remote", server.url]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from mcp.client import Client
 
+from perdure.cli import signals
 from perdure.mcp.client import ClientTask, ClientTasks
 from perdure.operating import Operator
 from perdure.storage import open_storage
@@ -142,13 +143,31 @@ async def test_it_ends_although_clients_are_waiting_and_the_report_resumes_at_th
     ("url", "end"),
     [("sqlite:///a.db", " Unfinished tasks, if any, resume at the next start."), ("memory:", "")],
 )
-async def test_without_running_tasks_it_stops_at_once_and_waits_for_nothing(
+async def test_it_says_that_tasks_resume_only_if_the_next_process_finds_them(
     tmp_path: Path, url: str, end: str
 ) -> None:
     async with sampled(tmp_path, "--url", url) as server:
         code = await server.program.end(signal.SIGINT)
     ended_well(server.program, code)
-    assert server.program.output.endswith(f"\nPress Ctrl+C to stop.\nStopped.{end}\n")
+    assert server.program.output.endswith(f"\nStopped.{end}\n")
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [(signal.SIGINT, "press Ctrl+C again"), (signal.SIGTERM, "send the signal again")],
+)
+async def test_a_process_says_what_it_waits_for_after_a_signal_only_if_it_waits(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals, advice: str
+) -> None:
+    printed: list[str] = []
+    monkeypatch.setattr(signals, "print_message", printed.append)
+    for delay, end in ((60.0, 0.0), (0.0, 0.5)):
+        monkeypatch.setattr(signals, "NOTICE_DELAY", delay)
+        async with signals.stop_signals("writing") as stop:
+            os.kill(os.getpid(), number)
+            await stop.wait()
+            await asyncio.sleep(end)
+        assert printed == ([] if delay else [f"{number.name}: writing; {advice} to stop immediately."])
 
 
 async def test_streams_and_waiting_requests_are_answered_when_it_stops(tmp_path: Path) -> None:
