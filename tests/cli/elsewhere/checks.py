@@ -223,10 +223,11 @@ def find_violations(evidence: Evidence) -> dict[str, list[str]]:
     return {name: violations for name, violations in found.items() if violations}
 
 
+CUT_OFF = "of them cut off with their task"
 NEEDED = {
     "calls acknowledged": 1,
     "calls that waited": 1,
-    "of them cut off with their task": 1,
+    CUT_OFF: 1,
     "of several attempts": 2,
     "runs by workers with all tools": 1,
     "runs by the worker that lacks one": 1,
@@ -255,7 +256,7 @@ def numbers(evidence: Evidence) -> dict[str, int]:
         "calls that waited": len(waiting),
         "of them with a result": sum(call.result is not None for call in waiting),
         "of them given up": sum(call.is_given_up for call in waiting),
-        "of them cut off with their task": len(cut),
+        CUT_OFF: len(cut),
         "tasks that were cancelled then": sum(task.status is Status.CANCELLED for task in orphans),
         "seconds that one of them ran on": round(_longest(evidence)),
         "tasks": len(evidence.tasks),

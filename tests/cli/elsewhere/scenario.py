@@ -27,7 +27,7 @@ from ...conditions import poll_until, wait_until
 from ...fork_server import STDOUT, ForkedProcess, spawn
 from ...mcp.raw_clients import Answer, Client2025, Client2026, is_open
 from . import journal, tool_server
-from .checks import Call, Claim, Evidence, WaitingCall, find_missing
+from .checks import CUT_OFF, Call, Claim, Evidence, WaitingCall, find_missing
 
 ROOT = Path(__file__).parents[3]
 CAST = ("replica", "replica", "full", "full", "partial")
@@ -115,10 +115,22 @@ async def _strike(plan: Plan, processes: Processes, collect: Callable[[], Awaita
     """Kill processes, or ask them to stop, until everything has happened that the checks are about."""
     chance = Random(f"strikes {plan.seed}")
     for number in range(5 * plan.kills):
-        if number >= plan.kills and not find_missing(await collect()):
-            return
         await asyncio.sleep(plan.seconds / plan.kills * chance.uniform(0.5, 1.5))
-        processes.strike(chance)
+        victims = processes.running_names()
+        if number >= plan.kills:
+            evidence = await collect()
+            missing = find_missing(evidence)
+            if not missing:
+                return
+            if CUT_OFF in missing:  # on a slow machine, replicas may be struck before a call waits in them
+                victims = [name for name in victims if name in _with_waiting_calls(evidence)]
+        processes.strike(chance, victims)
+
+
+def _with_waiting_calls(evidence: Evidence) -> set[str]:
+    """Return the processes in which a call waits for a task that has not ended."""
+    active = {task.task_id for task in evidence.tasks.values() if not task.is_terminal}
+    return {process for task, process in evidence.attended.items() if task in active}
 
 
 async def _watch_claims(storage: Storage, processes: Processes, claims: list[Claim]) -> None:
@@ -218,9 +230,12 @@ class Processes:
         if not self.is_over:
             await self._start(role, port)
 
-    def strike(self, chance: Random) -> None:
-        """Kill a process or, one time in five, ask it to stop as a redeploy does."""
-        victims = [name for name in self._running if name not in self._asked]
+    def running_names(self) -> list[str]:
+        """Return the processes that run and were not asked to stop."""
+        return [name for name in self._running if name not in self._asked]
+
+    def strike(self, chance: Random, victims: list[str]) -> None:
+        """Kill one of these processes or, one time in five, ask it to stop as a redeploy does."""
         if not victims:
             return
         victim = chance.choice(victims)
@@ -273,8 +288,10 @@ class Clients:
             each.cancel()
 
     async def call_repeatedly(self) -> None:
-        while not self._is_over:
+        while True:
             await asyncio.sleep(self._chance.uniform(0, 0.2))
+            if self._is_over:
+                return
             number = self._chance.getrandbits(40)
             try:
                 async with asyncio.timeout(CALLED_WITHIN):
