@@ -295,7 +295,7 @@ async def test_finished_tasks_are_the_same_to_the_byte_whatever_became_of_their_
     before = await seen(killed, task_ids)
     await killed.end(signal.SIGKILL)
 
-    assert '"structuredContent": {"parts": [3, 4], "total": 7}' in before["modern"]
+    assert '"structuredContent": {"total": 7, "parts": [3, 4]}' in before["modern"]
     assert '{"code": -32042, "message": "it broke off", "data": {"at": [1, 2.5, null]}}' in before["failed"]
     for options in AS_IT_WAS, RENAMED, REMOVED:
         replica = await replicas.start(*options)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from perdure.storage.install_advice import EXTRAS, UNKNOWN_ORIGIN, install_extra
+from perdure.cli.importer import EXTRAS
+from perdure.storage.install_advice import UNKNOWN_ORIGIN, install_extra
 
 from ..markers import server
 from ..wheels import PLACE

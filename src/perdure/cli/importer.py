@@ -12,11 +12,21 @@ from pathlib import Path
 import perdure
 
 from ..storage.errors import PerdureError
-from ..storage.install_advice import EXTRAS, without_extra
+from ..storage.install_advice import without_extra
 from .errors import CommandError, error_message
 
 _PERDURE = Path(perdure.__file__).parent
 _INSTALLED = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+
+EXTRAS = {
+    "aiobotocore": "dynamodb",
+    "asyncpg": "postgres",
+    "fastmcp": "fastmcp",
+    "jinja2": "web",
+    "redis": "redis",
+    "yaml": "feeds",
+}
+"""The extras that install modules which the user's own code may import, by the name of the module."""
 
 
 def load(name: str) -> object:

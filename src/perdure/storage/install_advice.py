@@ -17,17 +17,6 @@ UNKNOWN_ORIGIN = "file:///path/to/perdure"
 where perdure was installed from, and the user must replace it."""
 
 
-EXTRAS = {
-    "aiobotocore": "dynamodb",
-    "asyncpg": "postgres",
-    "fastmcp": "fastmcp",
-    "jinja2": "web",
-    "redis": "redis",
-    "yaml": "feeds",
-}
-"""The extras that install modules which the user's own code may import, by the name of the module."""
-
-
 class _DirectoryInfo(msgspec.Struct, frozen=True):
     editable: bool = False
 
