@@ -19,7 +19,7 @@ from perdure.storage import open_storage
 from perdure.storage.kit.servers.process import free_port
 
 from ..conditions import wait_until
-from ..markers import row
+from ..markers import in_test_all, row
 from ..mcp.raw_clients import Answer, Client2025, Client2026
 from ..mcp.tool_helpers import text_of
 from ..test_examples import sampled, started, visiting
@@ -80,7 +80,10 @@ def _are_listed_once_each(posts: list[dict[str, Any]], top_links: list[dict[str,
     assert all(name.endswith(".example") for name in top_links[0]["handles"])
 
 
-@pytest.mark.parametrize("options", [(), ("--token", TOKEN)], ids=["open", "token"])
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param((), id="open"), pytest.param(("--token", TOKEN), id="token", marks=in_test_all)],
+)
 async def test_the_python_lines_of_the_greeting_print_the_report_although_the_server_is_killed_meanwhile(
     tmp_path: Path, options: tuple[str, ...]
 ) -> None:
