@@ -35,6 +35,7 @@ RECORDS = [
     *(make_record(name, space=space, order=at) for space in SPACES for at, name in enumerate(HOSTILE_NAMES)),
     make_record("timer", space=SPACES[-1], lane="lane", wake_at=1, version=9, expires_at=2),
 ]
+PRIVATE = "storage with a memory: URL is private to one process; use a file or a database server"
 SAME_STORAGE = "source and target are the same storage"
 CommandResult = subprocess.CompletedProcess[str]
 
@@ -183,7 +184,9 @@ async def test_records_that_are_gone_with_the_process_are_not_looked_after(
     names = {"FILE": await file_of(tmp_path / "file.db"), "NEW": url_of(tmp_path / "new.db")}
     ended = perdure_command(*(names.get(each, each) for each in arguments))
     expect(
-        ended, 2, "perdure: a memory: storage is private to one process; use a file or a database server\n"
+        ended,
+        2,
+        f"perdure: {PRIVATE}\n",
     )
     assert "new.db" not in files_in(tmp_path)
 
@@ -285,7 +288,11 @@ def test_doctor_makes_no_file_where_there_is_none(tmp_path: Path) -> None:
 def test_a_worker_refuses_a_server_whose_tasks_no_other_process_can_see(tmp_path: Path, code: str) -> None:
     (tmp_path / "own.py").write_text(code)
     ended = perdure_command("worker", "own:server", folder=tmp_path)
-    expect(ended, 2, "perdure: a memory: storage is private to one process; use a file or a database server")
+    expect(
+        ended,
+        2,
+        f"perdure: {PRIVATE}",
+    )
     ended = perdure_command("serve", "own:server", "--no-work", folder=tmp_path)
     expect(
         ended,

@@ -183,7 +183,7 @@ async def test_backfill_stores_what_is_older_than_the_look_back(place: FeedsFold
     assert len(await place.items(alice)) < 5
     ended = await place.feeds("backfill", "alice.test", "--since", "90h")
     assert re.search(r"\[POLL\] alice.test: \d posts, 0 URLs across \d pages", ended.out)
-    assert "alice.test: has been read back to" in ended.out
+    assert "alice.test: has been read from" in ended.out
     assert [item.text for item in await place.items(alice)][:8] == [f"alice.test {each}" for each in range(8)]
     await place.feeds("backfill", "alice.test", "--since", "30d", "--no-wait")
     assert len((await place.account(alice)).gaps) == 1
@@ -222,7 +222,7 @@ async def test_audit_stores_history_and_removes_what_was_deleted_only_on_request
     place.world.delete(first[0].uri)
     output = (await place.feeds("audit", "alice.test")).out
     assert "none missing, 2 too old for polls, not stored" in output
-    assert "1 stored item deleted at the source, not removed (use --remove to remove them)" in output
+    assert "1 stored item not removed, although deleted at the source (use --remove to remove them)" in output
     assert len(await place.items(alice)) == 2
     report = (await place.json("audit", "alice.test", "--history", "--remove"))["audits"][0]["audit"]
     counts = {name: report[name] for name in ("missing", "history", "history_stored", "deleted", "removed")}
@@ -246,7 +246,7 @@ async def test_audit_stores_history_and_removes_what_was_deleted_only_on_request
         (["suspend", "alice.test"], "would be suspended", []),
         (["resume", "alice.test"], "would be resumed", []),
         (["reset", "alice.test"], "would be reset", []),
-        (["backfill", "alice.test", "--since", "7d"], "would be read back to", []),
+        (["backfill", "alice.test", "--since", "7d"], "would be read from", []),
         (["once"], "would poll 2 accounts now\n  alice.test\n  carol.test\n", []),
         (["run"], "would poll 1 account now\n  carol.test\n", []),
         (["poll", "alice.test"], "would poll 1 account now\n  alice.test\n", []),
@@ -304,7 +304,7 @@ async def test_settings_may_be_yaml_and_the_storage_named_by_an_option(place: Fe
     [
         (
             ["status", "--url", "memory:"],
-            "a memory: storage is private to one process; use a file or a database server",
+            "storage with a memory: URL is private to one process; use a file or a database server",
         ),
         (["status", "--url", "mongodb://h/d"], "cannot open mongodb://h/d: unknown URL scheme"),
         (["status", "--settings", "none.toml"], "none.toml: cannot be read"),

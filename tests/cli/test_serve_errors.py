@@ -98,8 +98,12 @@ def test_another_port_is_reported_with_the_one_that_is_in_use(
     ("arguments", "because"),
     [
         (["other"], "invalid name 'other'; use the form module:server"),
-        (["own"], "invalid name 'own'; use own:server (the module and the name of your server in it)\n"),
-        (["own.py"], "invalid name 'own.py'; use own:server (the module and "),
+        (
+            ["own"],
+            "invalid name 'own'; use own:server (the module, and the variable that contains your server)\n",
+        ),
+        (["own.py"], "invalid name 'own.py'; use own:server (the module, and "),
+        (["my-own.py:app"], "invalid name 'my-own.py:app'; use the form module:server"),
         (["./own.py:app"], "invalid name './own.py:app'; use own:app\n"),
         (["own.py:app"], "invalid name 'own.py:app'; use own:app\n"),
         (["missing:server"], "no module named 'missing'"),
@@ -128,6 +132,7 @@ def test_another_port_is_reported_with_the_one_that_is_in_use(
 async def test_what_cannot_be_served_is_reported_in_one_line(
     tmp_path: Path, arguments: list[str], because: str
 ) -> None:
+    (tmp_path / "my-own.py").write_text(OWN_SERVER)
     (tmp_path / "own.py").write_text(OWN_SERVER)
     assert because in await refused(tmp_path, *arguments)
 

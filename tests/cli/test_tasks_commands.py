@@ -217,7 +217,7 @@ async def test_a_long_message_leaves_ids_names_and_times_whole_in_a_terminal(
         row = rf"{held.task.task_id[:8]}  running  build_report  .*\b\d+ s +17/1000.*?\n"
         text = await seen.until(row)
         if shown_message is None:
-            await seen.until("no room for messages" if command == "list" else row)
+            await seen.until("too narrow for messages" if command == "list" else row)
         else:
             assert re.search(shown_message, text), text
         if command == "watch":

@@ -122,7 +122,7 @@ async def test_the_tools_of_a_server_run_on_a_worker_elsewhere_and_the_server_ru
         sampled(tmp_path, "own:server", "--no-work") as server,
         visiting(server.url) as (client, tasks),
     ):
-        assert "run by workers only" in server.program.output
+        assert "run only by workers" in server.program.output
         task = await started(client, tasks, "brew", {"cups": 2})
         await anyio.sleep(1)
         assert await attempts(tmp_path, task.id) == 0

@@ -128,6 +128,20 @@ async def test_a_client_with_tasks_does_not_find_the_added_tools() -> None:
     assert text_of(answer.result) == "Unknown tool: 'wait_for_task'"
 
 
+async def test_without_the_option_a_server_that_is_mounted_later_has_its_own_tools(mcp: Served) -> None:
+    todo: Served = FastMCP("todo")
+
+    @todo.tool
+    async def cancel_task(number: int) -> str:
+        return f"todo {number} is cancelled"
+
+    async with serving(mcp.http_app(path="/mcp")) as url, Client2026(url) as client:
+        assert await mcp.get_tool("cancel_task") is None
+        mcp.mount(todo)
+        answer = await client.call("cancel_task", {"number": 1})
+    assert text_of(answer.result) == "todo 1 is cancelled"
+
+
 @pytest.mark.parametrize("name", sorted(ADDED))
 async def test_a_tool_with_the_name_of_one_of_ours_is_refused_at_start(name: str) -> None:
     server: Served = FastMCP("late")

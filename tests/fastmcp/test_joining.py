@@ -98,7 +98,7 @@ async def test_no_call_silently_loses_its_task_if_the_outer_server_was_started_f
         for name in ("optional", "required"):
             refused = await direct.call(name)
             assert refused.error["message"] == (
-                "tasks are not running: the server has not started, or it has stopped; if it is also "
+                "tasks cannot run: the server has not started, or it has stopped; if it is also "
                 "mounted in another server, start it before that one"
             )
             assert text_of((await done(client, f"sub_{name}"))["result"]) == "true"

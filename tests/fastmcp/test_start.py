@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +23,7 @@ from fastmcp.tools import Tool
 from fastmcp.tools.tool_transform import forward
 from fastmcp.utilities.tasks import TaskConfig
 from fastmcp_tasks.dependencies import CurrentDocket, CurrentWorker
+from pydantic import BaseModel
 
 from perdure import Task, Tasks
 from perdure.fastmcp import TaskOptions, TasksExtension
@@ -126,7 +128,7 @@ async def test_as_many_tasks_run_at_once_as_the_extension_says(options: Any, at_
     [
         (
             {"name": "queue"},
-            "name: is an option of fastmcp-tasks, but not of perdure; perdure keeps tasks apart by the name",
+            "name: is an option of fastmcp-tasks, but not of perdure; perdure separates tasks by the name",
         ),
         (
             {"worker_name": "one"},
@@ -306,6 +308,26 @@ async def test_a_dependency_that_fastmcp_cannot_call_is_refused_at_start(mcp: Se
     said = await refused(mcp)
     assert said.startswith("task: FastMCP cannot call the dependency ")
     assert said.endswith(", which is not hashable")
+
+
+@dataclass
+class Paging:
+    """Its objects are not hashable, but the class is."""
+
+    limit: int = 10
+
+
+class Model(BaseModel):
+    limit: int = 10
+
+
+@pytest.mark.parametrize("kind", [Paging, Model])
+async def test_a_class_whose_objects_are_not_hashable_is_a_dependency(mcp: Served, kind: Any) -> None:
+    @mcp.tool(task=True)
+    async def limit(paging: Any = Depends(kind)) -> int:
+        return paging.limit
+
+    assert await said(mcp, "limit") == "10"
 
 
 async def test_a_parameter_of_docket_in_a_transformation_is_refused_too(mcp: Served) -> None:

@@ -244,7 +244,7 @@ class OneCall:
 @row(121)
 @feature(
     "catalogs: search transforms, `CodeMode`",
-    peer="direct calls of the tools behind a catalog become tasks; calls through `call_tool` or `execute` of "
+    peer="direct calls of tools in a catalog become tasks; calls through `call_tool` or `execute` of "
     "the catalog run within the request",
 )
 @pytest.mark.parametrize(

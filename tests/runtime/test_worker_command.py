@@ -244,7 +244,7 @@ async def test_a_storage_that_cannot_be_opened_is_one_clear_sentence(tmp_path: P
         (
             "from perdure.runtime import App\napp = App('memory:', application='tests')\n"
             "@app.function\ndef work(): ...\n",
-            "perdure: a memory: storage is private to one process; use a file or a database server",
+            "perdure: storage with a memory: URL is private to one process; use a file or a database server",
         ),
         ("import nowhere_at_all\n", "perdure: cannot import mine:"),
         ("raise ValueError('broken')\n", "perdure: cannot import mine:"),

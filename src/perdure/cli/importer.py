@@ -71,13 +71,16 @@ def _corrected(name: str) -> str | None:
     file, _, attribute = name.partition(":")
     path = Path(file if file.endswith(".py") else f"{file}.py")
     is_below = not path.is_absolute() and ".." not in path.parts
-    if not (is_below and path.is_file()) or (attribute and not file.endswith(".py")):
+    parts = path.with_suffix("").parts
+    if not (is_below and path.is_file() and all(map(str.isidentifier, parts))):
         return None
-    module = ".".join(path.with_suffix("").parts)
+    if attribute and not file.endswith(".py"):
+        return None
+    module = ".".join(parts)
     return (
         f"{module}:{attribute}"
         if attribute
-        else f"{module}:server (the module and the name of your server in it)"
+        else f"{module}:server (the module, and the variable that contains your server)"
     )
 
 

@@ -117,7 +117,7 @@ def require_shared(url: str) -> None:
     """Raise CommandError if the storage at `url` would be lost when the process ends."""
     if not is_shared_storage(url):
         scheme = url.partition(":")[0]
-        raise CommandError(f"a {scheme}: storage is private to one process; {USE_SHARED}")
+        raise CommandError(f"storage with a {scheme}: URL is private to one process; {USE_SHARED}")
 
 
 async def require_shared_storage(storage: Storage, problem: str) -> None:

@@ -27,7 +27,7 @@ class Column:
     """Columns are dropped in the order of these numbers until the table fits. A column with `None` is never
     dropped."""
     wanted_width: int | None = None
-    """The width below which the column is cut only if no column with a lower `drop` is left."""
+    """The column is not cut below this width while a column with a lower `drop` is shown."""
     min_width: int | None = None
     """The width to which the column can be cut. A column with `None` is never cut."""
     style: str = ""

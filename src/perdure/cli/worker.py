@@ -71,7 +71,9 @@ async def _open_server(name: str, options: ServeOptions) -> AsyncGenerator[Runti
         runtime = hosted.tasks.runtime
         if not runtime.functions:
             raise CommandError(f"{name} has no durable tools to run; {hosted.make_durable}")
-        await require_shared_storage(runtime.store.storage, "a memory: storage is private to one process")
+        await require_shared_storage(
+            runtime.store.storage, "storage with a memory: URL is private to one process"
+        )
         yield runtime
 
 

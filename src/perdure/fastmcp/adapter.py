@@ -6,12 +6,12 @@ Only this module uses private names of FastMCP. The table shows what happens if 
 | --- | --- |
 | `_background_task_headers` | every task fails: its tool would run without the headers of its caller |
 | `_is_client_tool_call` | every call of a tool fails: calls by clients and by tools look the same |
-| `FastMCPRequestContext._srctx` | every call of a tool fails: its request to the SDK is not known |
+| `FastMCPRequestContext._srctx` | every call of a tool fails: the SDK request of the call is not known |
 | `FastMCP._mcp_server` | the server does not start: the methods of tasks cannot be added to it |
 | `FastMCP._extensions` | `perdure serve` and `perdure.testing` fail: they do not find the tasks of a server |
 | `FastMCP._mask_error_details` | the details of errors are always hidden |
 | `FastMCPProviderTool._server`, `._original_name` | every call of a tool of a mounted server fails |
-| `FastMCP._state_store` | state is lost that middleware of a mounted server sets before its first task |
+| `FastMCP._state_store` | state that a mounted server's middleware sets before the first task is lost |
 | `_WrappedProvider._inner` | a transformed tool of a renamed mount is registered only at its first call |
 """
 
@@ -244,7 +244,7 @@ async def _locate(
 
 
 def _for_task(tool: Tool) -> Tool:
-    """Return a tool to run in tasks. It has no timeout of FastMCP, which is for calls without tasks."""
+    """Return a tool to run in tasks. FastMCP's timeout, which is for calls without tasks, is removed."""
     if not isinstance(tool, FunctionTool):
         return tool
     return tool.model_copy(update={"fn": for_task(tool.fn), "timeout": None})

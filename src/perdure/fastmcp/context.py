@@ -83,7 +83,7 @@ class TaskContext(Context):
     async def elicit(  # pyright: ignore[reportIncompatibleMethodOverride], which has overloads
         self, message: str, response_type: object, **titles: str | None
     ) -> Any:  # noqa: ANN401
-        """Ask the user for a form. The question and its answer are stored with the task."""
+        """Ask the user to fill in a form. The question and its answer are stored with the task."""
         config = elicitation.parse_elicit_response_type(response_type, **titles)
         result = await self.session.elicit(message, config.schema, self.request_id)
         if result.action == "accept":

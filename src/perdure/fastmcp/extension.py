@@ -40,7 +40,7 @@ from .context import TaskState
 log = logging.getLogger("perdure.fastmcp")
 
 _DOCKET_OPTIONS = {
-    "name": "perdure keeps tasks apart by the name of their server; to use another name, set application",
+    "name": "perdure separates tasks by the name of the server; to use another name, set application",
     "worker_name": "perdure generates the names of workers; remove the option",
     "redelivery_timeout": "to change when a lost worker is detected, set heartbeat_interval in RuntimeConfig",
     "reconnection_delay": "perdure reconnects automatically; remove the option",
@@ -62,7 +62,7 @@ class TasksExtension(ServerExtension):
     identifier = wire.EXTENSION
 
     def __init__(self, url: str | Storage | None = None, **options: Unpack[TasksOptions]) -> None:
-        """Keep tasks in the storage at `url`, by default that of PERDURE_URL. Without both, or if the URL is
+        """Keep tasks in the storage at `url`, by default at PERDURE_URL. Without either, or if the URL is
         `memory://name`, they are kept in memory. The options are those of `Tasks`.
         """
         for name, reason in _DOCKET_OPTIONS.items():
@@ -84,7 +84,8 @@ class TasksExtension(ServerExtension):
         for name in os.environ:
             if advice := _OTHER_VARIABLES.get(name.upper()):  # fastmcp-tasks ignores the case of names
                 log.warning("environment variable %s is for fastmcp-tasks and is ignored; %s", name, advice)
-        server, host = self.server, _AddedTools()  # whose lifespan is entered last and exited first
+        host = _AddedTools() if self.tasks.extension.hands_over else Provider()
+        server = self.server  # which enters the lifespan of the host last, and exits it first
         host.lifespan = cast("Any", partial(self.tasks.serving, self._adapter.server))
         server.add_provider(host)
         with delayed_sigterm():  # until the lifespan of the host has ended

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain
 from typing import Any, cast
@@ -61,7 +61,7 @@ _NO_ALTERNATIVE = "remove the parameter, or move the tool to a separate server t
 
 
 def check_tool(tools: Sequence[Tool]) -> None:
-    """Raise InvalidValue if a tool, or one of its parents, is decorated with `@tasks.durable` for the SDK."""
+    """Raise InvalidValue if a tool, or one of its parents, is decorated with the SDK's `@tasks.durable`."""
     if any(durable_of(getattr(tool, "fn", None)) is not None for tool in tools):
         raise InvalidValue("tool", f"{tools[0].name!r} uses @tasks.durable; use @mcp.tool(task=True) instead")
 
@@ -89,7 +89,7 @@ def _dependencies_of(function: object) -> Iterator[object]:
     """Yield the dependencies of a function and, instead of each `Depends`, those of its factory."""
     if not callable(function):
         return
-    if getattr(function, "__hash__", None) is None:
+    if not isinstance(cast("Any", function), Hashable):
         raise InvalidValue("task", f"FastMCP cannot call the dependency {function!r}, which is not hashable")
     annotated = get_annotation_dependencies(function).values()
     for dependency in chain(get_dependency_parameters(function).values(), *annotated):

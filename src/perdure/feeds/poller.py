@@ -337,7 +337,7 @@ class Poller:
             try:
                 due = await self._store.due(limit)
             except StorageError as error:
-                log.warning("cannot read which accounts are due for polling: %s", error)
+                log.warning("cannot read the list of accounts that are due for polling: %s", error)
             available = [each for each in due if self._is_available(each.account.account_id)]
             for stored in available:
                 yield stored

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import msgspec
 
 from ..storage import Micros
-from ..storage.install_advice import install_extra
+from ..storage.install_advice import without_extra
 from .errors import InvalidSettings
 from .item import Item
 from .rate_limit import RateLimiter
@@ -142,7 +142,7 @@ async def open_source(
     try:
         from .bluesky import open_bluesky  # noqa: PLC0415 (the extra may be missing)
     except ModuleNotFoundError as error:
-        reason = f"{error.name} is not installed; {install_extra('feeds')}"
+        reason = str(without_extra("feeds", error))
         raise InvalidSettings("bluesky", reason) from error
     async with open_bluesky(settings, limiter=limiter) as source:
         yield source

@@ -118,7 +118,10 @@ def _raise_watermark(account: Account, page: PageSummary, now: Micros) -> Micros
 
 
 def apply_cursor_rejection(account: Account, gap: Gap) -> Account:
-    """Count a rejection of the gap's cursor. After `MAX_CURSOR_REJECTIONS`, restart from the newest item."""
+    """Count a rejection of the gap's cursor. After `MAX_CURSOR_REJECTIONS`, remove the cursor.
+
+    The gap is then read again from the newest item of the feed.
+    """
     if gap.cursor_rejections + 1 < MAX_CURSOR_REJECTIONS:
         return _replace_gap(account, gap, replace(gap, cursor_rejections=gap.cursor_rejections + 1))
     return _replace_gap(account, gap, replace(gap, cursor=None, cursor_rejections=0))

@@ -92,7 +92,7 @@ def transport_of(ctx: RequestContext) -> StreamableHTTPServerTransport | None:
 
 
 class ServerAdapter(ABC):
-    """A server with tools."""
+    """Gives uniform access to the tools of a server."""
 
     states: Sequence[object] = ()
     """What the user's own lifespan yielded, once for each time that the lifespan is currently entered."""
@@ -233,7 +233,7 @@ async def _ask_round(
 
 
 class _ToolAdapter(ServerAdapter, Generic[S]):
-    """A server whose tools are the SDK's `Tool`."""
+    """An adapter for a server whose tools are instances of the SDK's `Tool`."""
 
     server: S
 

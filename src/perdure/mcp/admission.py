@@ -56,6 +56,11 @@ class Admission(Extension):
         self._identity = identity
         self._handlers = handlers
 
+    @property
+    def hands_over(self) -> bool:
+        """Whether tools are added for clients without tasks."""
+        return self._handlers.hand_over_after is not None
+
     def methods(self) -> Sequence[MethodBinding]:
         return self._handlers.bindings()
 
@@ -83,10 +88,11 @@ class Admission(Extension):
     async def _admit(
         self, params: CallToolRequestParams, adapter: ServerAdapter, call: _Call
     ) -> HandlerResult:
-        """Create the task. A client that does not understand tasks, or requests none, waits for it.
+        """Create a task. If the client does not understand tasks or did not request one, wait for the task.
 
-        At 2026-07-28 a client declares whether it understands tasks. If so, each of its calls of the tool
-        becomes a task. At 2025-11-25 a client requests a task, and resolvers ask questions in the task.
+        At 2026-07-28, a client declares whether it understands tasks. If it does, each of its calls to the
+        tool becomes a task, and resolvers run before the task is created. At 2025-11-25, a client requests a
+        task for a call, and resolvers run in the task, where they can ask questions.
         """
         ctx, is_2026 = call.ctx, call.ctx.protocol_version == PROTOCOL_2026
         requested = None if is_2026 else wire.requested_task(ctx)
@@ -128,7 +134,7 @@ class _Call(msgspec.Struct, frozen=True):
 
     @property
     def client_can(self) -> tuple[Capability, ...]:
-        """What the task can ask: what the client declares, and forms if its model can answer them."""
+        """What the task can ask: what the client declares, and forms that the client's model can answer."""
         declared = wire.capabilities_of(self.ctx)
         if self.hand_over_after is None or self.tool.run.operators_answer or Capability.FORM in declared:
             return declared

@@ -137,7 +137,7 @@ def not_running() -> MCPError:
     """Return the error for a use of the runtime outside of the server's lifespan."""
     return MCPError(
         INTERNAL_ERROR,
-        "tasks are not running: the server has not started, or it has stopped; if it is also mounted in "
+        "tasks cannot run: the server has not started, or it has stopped; if it is also mounted in "
         "another server, start it before that one",
     )
 

@@ -102,7 +102,7 @@ def raises_mcp_errors(
 
 
 class Handlers:
-    """A server with tasks, and the handlers of its requests."""
+    """Handles the requests of a server with tasks."""
 
     def __init__(self, identity: Identity, hand_over_after: float | None) -> None:
         self._identity = identity
@@ -113,10 +113,10 @@ class Handlers:
         self.adapter: ServerAdapter | None = None
         """The adapter of the server. None before the server has started."""
         self.running: Streams | None = None
-        """The open streams of the server. None if the server does not run."""
+        """The open streams of the server. None if the server is not running."""
         self._polls = PollLimiter()
         self._created: dict[int, list[Snapshot]] = {}
-        """The tasks that were created by calls without an answer yet, by the key of the request."""
+        """For each request key, the tasks created by a call that has not been answered yet."""
         self._methods = {
             "tasks/get": (self.get, BOTH),
             "tasks/cancel": (self.cancel, BOTH),

@@ -115,8 +115,8 @@ class Identity:
     def capture(self, ctx: RequestContext, *, has_key: bool) -> JsonLike | UnsetType:
         """Return the credentials of a request for `NewTask.credentials`, or UNSET if it has none.
 
-        Without a key, the credentials are not stored, and the task only records that. If they consist only of
-        headers that proxies add, they are then ignored.
+        Without a key, the credentials are not stored. The task then records only that the request had some,
+        and not even that if they consist only of headers that proxies add.
         """
         token = _token_of(ctx)
         headers = headers_of(ctx)

@@ -90,7 +90,7 @@ class TasksOptions(TypedDict, total=False):
     anonymous: AnonymousPolicy
     """How a server treats callers without authentication. Default: `id`."""
     identify: Identify | None
-    """Identifies callers in a way of your own. Called once for each request about tasks."""
+    """Your own function to identify callers. It is called once for each request about tasks."""
     keep_alive: Duration
     """A request that waits for a task gets a message whenever its stream was silent for this time, so that
     proxies do not close it. Default: 15 seconds."""

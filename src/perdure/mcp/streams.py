@@ -37,7 +37,7 @@ ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 
 
 class RawMessage(BaseModel):
-    """Any request or notification. The SDK has no types for those of tasks, and would omit a null `ttl`."""
+    """Any request or notification. The SDK has no types for task messages, and would omit a null `ttl`."""
 
     method: str
     params: dict[str, Any] | None = None

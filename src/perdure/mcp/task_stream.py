@@ -77,7 +77,7 @@ class Delivery:
         self.check_reader()
 
     def check_reader(self) -> None:
-        """Make the session's own stream check that the client reads it, after the client sent a request."""
+        """Let the session's own stream check whether the client still reads it. The client sent a request."""
         self._request_seen.set()
 
     async def wait_for_request(self) -> None:

@@ -150,10 +150,9 @@ _FASTMCP_CONTEXT = "fastmcp.server.context.Context"
 
 
 def check_registered(known: Mapping[str, DurableTool], functions: Mapping[str, object]) -> None:
-    """Raise InvalidValue unless the durable functions that the tools of a server call are those in `known`.
+    """Raise InvalidValue unless the durable functions behind a server's tools are exactly those in `known`.
 
-    The error message says what to write instead. `functions` are the functions that the tools call, by the
-    names of the tools.
+    The error message says how to correct the code. `functions` maps the name of each tool to its function.
     """
     registered = {name: durable_of(function) for name, function in functions.items()}
     for name, tool in registered.items():

@@ -45,7 +45,7 @@ VARIABLES = "perdure/variables"
 PROGRESS = "perdure/progress"
 """In `_meta` of a task: its progress."""
 CREATED_TASK = "perdure/task"
-"""In `_meta` of a result at 2025-11-25, between our extension and our middleware: the task of the call."""
+"""In `_meta` of a result at 2025-11-25: the task of the call. Middleware of perdure moves it."""
 REQUEST_ID = "perdure/requestId"
 """In the stored `_meta` of a call: the id of the request."""
 
@@ -206,7 +206,9 @@ def stored_meta(ctx: RequestContext, meta: JsonObject) -> JsonObject:
     """Return what the task keeps of the `_meta` of its call, with the version and the id of the request."""
     kept = {name: value for name, value in meta.items() if name not in REQUEST_META_KEYS}
     if ctx.session.client_params is not None:  # at 2025-11-25, the client sent it in `initialize`
-        kept[types.CLIENT_INFO_META_KEY] = dump_result(ctx.session.client_params.client_info)
+        info = dump_result(ctx.session.client_params.client_info)
+        info.pop("icons", None)  # which may be large
+        kept[types.CLIENT_INFO_META_KEY] = info
     return {**kept, types.PROTOCOL_VERSION_META_KEY: ctx.protocol_version, REQUEST_ID: ctx.request_id}
 
 

@@ -237,7 +237,7 @@ class _Seen(msgspec.Struct, frozen=True):
     read_at: float
     """When the lease was last read, by the clock of the event loop."""
     renewed_at: float | None
-    """When a renewal was last observed. None if there was none, or the process was suspected since."""
+    """When a renewal was last observed. None if none was, or if the process has been suspected since then."""
 
 
 def cancel_unattended(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:

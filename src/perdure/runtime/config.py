@@ -32,7 +32,7 @@ class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_interval: Duration = 3.0
     """How often a worker renews its leases."""
     clock_skew: Duration = 2.0
-    """The largest difference between the clocks of two replicas."""
+    """The maximum expected difference between the clocks of two processes."""
 
     cancel_grace: Duration = 5.0
     """How long a cancelled run may clean up before it is abandoned."""

@@ -1,7 +1,7 @@
-"""Fails tasks whose questions were not answered in time, or that no worker has started again for a month.
+"""Fails tasks whose questions were not answered in time, and released tasks that no worker has continued.
 
 Every worker does this for its application. A storage lane lists the questions of unclaimed tasks by their
-deadline. To find tasks that no worker has started again, the oldest active tasks are read about once an hour.
+deadline. To find released tasks, each worker reads the oldest active tasks about once an hour.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class RunError(PerdureError):
 class CredentialsNotStored(PerdureError, RuntimeError):
     """Raised when a function uses credentials of its caller that were not stored, because there was no key.
 
-    FastMCP reads the token for its own spans too, and expects a RuntimeError if that is not possible.
+    It is also a RuntimeError, because FastMCP expects one if it cannot read the token for its tracing spans.
     """
 
     def __init__(self, task_id: str) -> None:
@@ -107,7 +107,7 @@ class TaskFailed(RunError):
 
 
 def is_signal(error: BaseException) -> bool:
-    """Return whether an exception is meant for the runtime, and is not a mistake in the function."""
+    """Return whether the runtime must handle an exception that no mistake in the function has caused."""
     if not isinstance(error, PerdureError):
         return False
     return isinstance(error, (RunError, ClaimLost, *OUTAGES)) or error.retryable
@@ -126,7 +126,7 @@ def loggable(error: BaseException, *, is_encrypted: bool) -> BaseException:
 
 
 def exited(error: SystemExit) -> TaskFailed:
-    """Return the error for a function that called `exit`, which must end its task, but not the process."""
+    """Return the error that fails a task whose function called `exit`. The process continues."""
     return TaskFailed(INTERNAL_ERROR, f"the function called exit({error.code})")
 
 

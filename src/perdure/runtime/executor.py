@@ -1,7 +1,7 @@
 """`Executor`, the interface for running claimed tasks, and the executor that runs them in this process.
 
 An executor may run a task anywhere. The code that runs the task has to renew its lease, include the lease in
-every write of the task, and end both together, as `Run` does.
+every write of the task, and end or release the task and its lease in the same commit, as `Run` does.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None = None
     """How many seconds an attempt may take, not counting the time in which it waits for answers."""
     input_deadline: float | None = None
-    """Seconds within which a question must be answered, if it has no deadline. None means the task's ttl."""
+    """Seconds within which a question without a deadline must be answered. None means the task's ttl."""
     ttl_ms: int | UnsetType = UNSET
     """The ttl of tasks that are created without one. If unset, the store's default applies."""
     operators_answer: bool = False

@@ -70,7 +70,7 @@ class Intake:
         slots.on_free = self._slot_freed
 
     async def listen(self) -> None:
-        """Wake `claim_and_wait` when a task may have become due, in any process. Never returns."""
+        """Wake `claim_and_wait` when a change by any process may have made a task due. Never returns."""
         async with self._store.storage.watch(TASKS, only_lanes=True) as watch:
             while True:
                 await watch.changed()

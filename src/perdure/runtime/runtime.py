@@ -1,4 +1,4 @@
-"""`Runtime` creates, runs, cancels and answers tasks, waits for them and watches them."""
+"""`Runtime` creates, runs, cancels, watches and waits for tasks, and answers their questions."""
 
 from __future__ import annotations
 

@@ -72,9 +72,9 @@ class Slot:
 
     @contextmanager
     def reserve_wait(self) -> Generator[bool]:
-        """Reserve a place among the runs that may wait for an answer. Yield whether there was one.
+        """Reserve a place among the runs that may wait for an answer. Yield False if no place is free.
 
-        A run that waits for several answers at once needs one place.
+        A run needs only one place, even if it waits for several answers at once.
         """
         if not self._waits and not self._slots.can_wait:
             yield False

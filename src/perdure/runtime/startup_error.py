@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def shown_at_exit(context: AbstractAsyncContextManager[T]) -> AsyncGenerator[T]:
-    """Enter a context. If that raises an error of perdure that ends the process, print its message last."""
+    """Enter `context`. If it raises a PerdureError that ends the process, print the message at the end."""
     async with AsyncExitStack() as stack:
         try:
             entered = await stack.enter_async_context(context)

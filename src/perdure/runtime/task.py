@@ -174,7 +174,7 @@ class Task:
 
     @property
     def checkpoint(self) -> Variables:
-        """State that this or an earlier attempt has saved. Clients cannot read or write it."""
+        """The state that this attempt or an earlier one has saved. Clients cannot read or write it."""
         return self._run.snapshot.task.checkpoint
 
     async def save_checkpoint(self, changes: Mapping[str, JsonLike]) -> Variables:
@@ -334,7 +334,7 @@ class Task:
     # Cancellation
 
     def is_cancelled(self) -> bool:
-        """Return whether the task should end. A coroutine is also cancelled; a plain function must check."""
+        """Return whether the task should end. A coroutine is cancelled; a plain function must call this."""
         return self._run.cancellation.is_requested
 
     def check_cancelled(self) -> None:
@@ -366,7 +366,7 @@ _current: ContextVar[Task | None] = ContextVar("perdure_current_task", default=N
 
 
 def current_task() -> Task:
-    """Return the task whose function runs here. Raise RuntimeError outside of a task."""
+    """Return the task that is running in this context. Raise RuntimeError outside a task."""
     task = _current.get()
     if task is None:
         raise RuntimeError(

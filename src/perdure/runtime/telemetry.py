@@ -26,8 +26,8 @@ _dropped = _meter.create_counter("perdure.runs.dropped", description="Runs whose
 _recovered = _meter.create_counter("perdure.tasks.recovered", description="Tasks recovered from lost workers")
 _purged = _meter.create_counter("perdure.records.purged", description="Expired records removed")
 _running = _meter.create_up_down_counter("perdure.runs.active", description="Runs that are active")
-_waited = _meter.create_histogram("perdure.task.wait", "s", "From when a task is due until it is claimed")
-_lasted = _meter.create_histogram("perdure.task.duration", "s", "From the creation of a task until it ends")
+_waited = _meter.create_histogram("perdure.task.wait", "s", "Time from when a task is due until its claim")
+_lasted = _meter.create_histogram("perdure.task.duration", "s", "Time from the creation of a task to its end")
 
 
 _nothing: AbstractContextManager[Span] = nullcontext(INVALID_SPAN)

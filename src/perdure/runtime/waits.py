@@ -22,7 +22,7 @@ log = logging.getLogger("perdure.runtime")
 BUSY_DELAYS = (0.05, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 10.0)
 """Seconds before each repetition of a call while the storage is busy."""
 MAX_FAILED_READS = 3
-"""How many reads in a row may fail for a reason that may be permanent."""
+"""Maximum number of consecutive reads that fail with StorageFailed, whose cause may be permanent."""
 
 
 async def changed_within(watch: Watch, seconds: float) -> None:

@@ -247,7 +247,9 @@ class Worker:
             try:
                 await self._release(claim, reason)
             except (StorageClosed, *REFUSED) as error:
-                log.warning("did not return task %s to the queue: %s", claim.snapshot.task.task_id, error)
+                log.warning(
+                    "stopped trying to return task %s to the queue: %s", claim.snapshot.task.task_id, error
+                )
             except StorageError as error:
                 log.warning("could not return task %s to the queue: %s", claim.snapshot.task.task_id, error)
                 continue

@@ -3,8 +3,8 @@
 The owner is a user or a client (usually named by a verified token), a session, the single local user, or
 anonymous. perdure never reads the owner from the parameters of a request.
 
-The names in an owner can contain any character. Separators are escaped, so no two owners share a partition,
-and no two applications do.
+The names in an owner can contain any character. Separators are escaped, so different owners or
+applications never share a partition.
 """
 
 from __future__ import annotations

@@ -179,8 +179,8 @@ class TaskRecord(
     client_can: tuple[str, ...] | None = None
     """The capabilities that the client declared. None if no client created the task."""
     operators_answer: bool = False
-    """Whether operators can answer the questions of this task. If so, it can also ask what its client cannot
-    answer."""
+    """Whether operators can answer the questions of this task. If so, the task can also ask what its
+    client cannot answer."""
     inputs: dict[str, Input] = {}
     """All questions that the task has asked, by key, with the answers given so far."""
     progress: Progress | None = None
@@ -328,7 +328,7 @@ def decode_task(task_id: str, body: str) -> TaskRecord:
     if not (isinstance(plain, dict) and FORMAT_FIELD in plain):  # the decoder above accepts a body without it
         raise _error(task_id, body, "")
     return msgspec.structs.replace(
-        task, unknown_fields=Raw(canonical_json.encode(unknown)) if unknown else UNSET
+        task, unknown_fields=Raw(canonical_json.encode_in_order(unknown)) if unknown else UNSET
     )
 
 

@@ -61,7 +61,7 @@ ItemKindOption = Annotated[
     ItemKind | None,
     choice_option(get_args(ItemKind), "KIND", KIND_HELP),
 ]
-ITEMS_LIMIT_HELP = "Maximum number of items. More are shown if the last ones have the same time."
+ITEMS_LIMIT_HELP = "Maximum number of items. Items with the same time as the last one are also shown."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,7 +305,7 @@ def list_accounts(
         str | None,
         Option(
             metavar="TIME",
-            help="List only accounts that were last polled before this time (1h, 2026-11-01), or never.",
+            help="List only accounts that have not been polled since this time, such as 1h or 2026-11-01.",
         ),
     ] = None,
     options: FeedOptions,

@@ -119,13 +119,13 @@ def backfill(report: api_types.BackfillReport, *, waited: bool) -> Iterator[str]
     if report.pages:
         yield f"[POLL] {handle}: {_found(report)}"
     if report.dry_run:
-        yield f"{handle}: would be read back to {since}"
+        yield f"{handle}: would be read from {since}"
     elif report.is_done:
-        yield f"{handle}: has been read back to {since}"
+        yield f"{handle}: has been read from {since}"
     elif waited:
-        yield f"[ERROR] {handle}: {one_line(report.reason)}; the next polls will continue"
+        yield f"[ERROR] {handle}: {one_line(report.reason)}; the next polls will continue the backfill"
     else:
-        yield f"{handle}: the next polls will read back to {since}"
+        yield f"{handle}: the next polls will read from {since}"
 
 
 def audit(report: api_types.AccountAudit, *, history: bool, remove: bool, dry_run: bool) -> Iterator[str]:
@@ -158,7 +158,7 @@ def _audit_counts(
         yield f"{plural(found.removed, 'stored item')} removed: deleted at the source"
     elif found.deleted:
         why = "the source returned no records" if remove and not dry_run else "use --remove to remove them"
-        yield f"{plural(found.deleted, 'stored item')} deleted at the source, not removed ({why})"
+        yield f"{plural(found.deleted, 'stored item')} not removed, although deleted at the source ({why})"
     if found.invalid_records:
         yield f"{found.invalid_records} invalid"
 
@@ -235,7 +235,7 @@ def _account_cells(account: api_types.AccountSummary) -> tuple[str, str, str, st
 def account(found: api_types.AccountDetail) -> Iterator[str]:
     account, now = found.account, found.now
     reason = f": {one_line(account.reason)}" if account.reason else ""
-    stored = "no item yet" if account.watermark is None else format_when(account.watermark, now)
+    stored = "no items yet" if account.watermark is None else format_when(account.watermark, now)
     empty = f"; consecutive polls without new items: {account.empty_polls}" if account.empty_polls else ""
     posts = "unknown" if account.profile_posts is None else plural(account.profile_posts, "post")
     unseen = f", {account.unseen_posts} not found by polling" if account.unseen_posts else ""

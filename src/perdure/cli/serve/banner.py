@@ -19,7 +19,7 @@ from .servers import MCP_PATH, HostedServer
 SAMPLE_TOOLS = (
     (
         "tools",
-        f"build_report(year)   takes {REPORT_SECONDS} seconds (or `seconds`) and reports its progress",
+        f"build_report(year)   takes {REPORT_SECONDS} seconds (or as many as `seconds` says), with progress",
     ),
     ("", "sign_report(year)    asks for a name"),
     ("", "approve_report(year) asks a question that you answer on the dashboard"),
@@ -29,7 +29,7 @@ SAMPLE_TOOLS = (
     ("", "read_feeds()         polls feeds; recent_posts() and shared_links() return the results"),
 )
 FEEDS = (("feeds", "polled from Bluesky; add accounts to this storage with: perdure feeds add HANDLE"),)
-NO_WORK = (("tasks", "run by workers only; start them with: perdure worker MODULE:SERVER"),)
+NO_WORK = (("tasks", "run only by workers; start a worker with: perdure worker MODULE:SERVER"),)
 MAX_OTHER_TOOLS = 10
 """Maximum number of non-durable tools that the message lists."""
 SERVER_TOKEN, OWN_TOKEN = "PERDURE_TOKEN", "ACCESS_TOKEN"

@@ -37,7 +37,7 @@ from ..output import (
 )
 from ..table import Column, FittedTable
 
-NO_ROOM = "There is no room for messages; use a wider terminal, or `perdure tasks show ID`."
+NO_ROOM = "The terminal is too narrow for messages; use a wider one, or `perdure tasks show ID`."
 WORKING_WORDS = frozenset({"queued", "running", "waiting_to_retry", "cancelling"})
 """The words that lists show for tasks whose status is `working`, with underscores instead of spaces."""
 BARS = " ▁▂▃▄▅▆▇█"

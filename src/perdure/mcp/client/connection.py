@@ -1,10 +1,10 @@
-"""Connects a client to its server, and connects it again after the connection was lost.
+"""Connects a client to its server, and reconnects it after the connection is lost.
 
-If a request of the SDK's HTTP client cannot reach the server, it cancels the block that entered the client.
-So requests about tasks use clients of their own, made from the settings of the user's client. Each of them is
-entered in an asyncio task of its own, so that its failure ends nothing else. At 2026-07-28, such a client
-costs no further request, because each request is independent. At 2025-11-25, it has a session of its own. If
-the user's client uses stdio, or a server in the same process, it is used itself while it is connected.
+If the SDK's HTTP client cannot send a request to the server, it cancels the block that entered the client. So
+requests about tasks use separate clients with the settings of the user's client. Each of them is entered in
+its own asyncio task, so that its failure ends nothing else. At 2026-07-28, a separate client needs no
+additional request, because each request is independent. At 2025-11-25, it has its own session. If the user's
+client uses stdio, or a server in the same process, it is used directly while it is connected.
 """
 
 from __future__ import annotations
@@ -124,7 +124,8 @@ class _Link:
 class Connection:
     """Sends requests to the server of a client, within an `async with` block.
 
-    It is opened with the first request, and again after it was lost. Errors of the block are not wrapped.
+    The first request opens the connection. If it is lost, the next request opens it again. Errors raised in
+    the block are not wrapped in an exception group.
     """
 
     def __init__(
@@ -135,10 +136,10 @@ class Connection:
         uses_own: bool = False,
         max_repeats: int | None = None,
     ) -> None:
-        """Create a connection. It opens clients with `reopen`, or uses the session `own` if this is None.
+        """Create a connection. It opens clients with `reopen`. If that is None, it uses the session `own`.
 
-        With `uses_own`, it uses the session `own` until that is lost. `max_repeats` limits how often `repeat`
-        sends a request again that the server has not answered.
+        With `uses_own`, it uses the session `own` until this session is lost. `max_repeats` is the maximum
+        number of times that `repeat` sends the same request again after the server did not answer.
         """
         self.own = own
         self.trouble: ConnectionLost | None = None
@@ -255,7 +256,7 @@ class Connection:
 
 
 async def _is_open(session: ClientSession) -> bool:
-    """Return whether a connection is open. A server that does not support ping answers with an error."""
+    """Send a ping, and return whether the connection is open. It is open even if the server rejects pings."""
     try:
         await session.send_request(PingRequest(), EmptyResult, REQUEST_TIMEOUT_SECONDS)
     except MCPError as error:
@@ -300,5 +301,5 @@ async def _open_url(url: str) -> AsyncGenerator[tuple[Any, Any]]:
 
 @cache
 def _ssl_context() -> SSLContext:
-    """Return one context for all connections: to create one takes longer than a request."""
+    """Return one context for all connections: creating a context takes longer than a request."""
     return httpx2.create_ssl_context()

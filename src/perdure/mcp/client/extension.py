@@ -212,7 +212,7 @@ class ProgressReporter:
 def _call_of(
     tool: str, arguments: Mapping[str, Any], idempotency_key: str | None, ttl: Duration | None = None
 ) -> CallToolRequestParams:
-    """Return a call that requests a task in the way of 2025-11-25. Other versions have no `task`."""
+    """Return a call that requests a task with the parameter `task`, which only 2025-11-25 has."""
     meta: Any = None if idempotency_key is None else {IDEMPOTENCY_KEY: idempotency_key}
     task = TaskMetadata(ttl=None if ttl is None else to_milliseconds(ttl))
     return CallToolRequestParams(name=tool, arguments=dict(arguments), task=task, _meta=meta)

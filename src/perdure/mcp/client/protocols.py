@@ -255,7 +255,7 @@ class Protocol2025(TaskProtocol):
 
 
 def protocol_of(session: ClientSession, callbacks: ClientSession) -> TaskProtocol:
-    """Return the requests of the version that the session has negotiated."""
+    """Return the `TaskProtocol` for the version that the session has negotiated."""
     kind = Protocol2025 if session.protocol_version == PROTOCOL_2025 else TaskProtocol
     return kind(session, callbacks)
 

@@ -146,7 +146,9 @@ def _classify(error: DriverFailure, *, writes: bool) -> tuple[type[StorageError]
     if writes and is_access_denied(error):
         remedy = "grant the permissions that docs/reference/dynamodb.md lists"
         return StorageReadOnly, f"the AWS credentials do not allow writes; {remedy}"
-    if is_transient(error) or is_bad_credentials(error):
+    if is_bad_credentials(error):
+        return StorageUnavailable, "the AWS credentials are missing, invalid or expired; set valid ones"
+    if is_transient(error):
         return StorageUnavailable, "the table is unreachable or throttled"
     return StorageFailed, "DynamoDB failed"
 

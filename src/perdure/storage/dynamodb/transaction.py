@@ -138,7 +138,7 @@ class Transaction:
             if refused.maybe_applied:
                 # DynamoDB may have forgotten the token, so an earlier attempt may have stored the items.
                 name = self._table.location.display_name
-                reason = "a write got no response, and its retry was refused; read before writing again"
+                reason = "a write got no response and may have been applied; read before you write again"
                 raise OutcomeUnknown(f"{name}: {reason}") from refused
             await self._report_failures(refused.reasons)
             return False

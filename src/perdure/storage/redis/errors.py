@@ -66,7 +66,10 @@ def unreachable_error(error: Exception, where: str) -> StorageUnavailable:
 
 def unknown_outcome_error(error: Exception, where: str) -> OutcomeUnknown:
     return _with_cause(
-        OutcomeUnknown(f"{where}: no reply to a command that was sent ({text_of(error)})"), error
+        OutcomeUnknown(
+            f"{where}: the server did not reply to a command, which may have been executed ({text_of(error)})"
+        ),
+        error,
     )
 
 

