@@ -204,8 +204,8 @@ async def test_environment_variables_of_docket_are_named_in_the_log(
     assert [record.getMessage() for record in caplog.records if record.name == "perdure.fastmcp"] == [
         "environment variable FASTMCP_DOCKET_URL is for fastmcp-tasks and is ignored; pass the URL to "
         "TasksExtension, or set PERDURE_URL",
-        "environment variable FASTMCP_DOCKET_NAME is for fastmcp-tasks and is ignored; perdure keeps tasks "
-        "apart by the name of their server; to use another name, set application",
+        "environment variable FASTMCP_DOCKET_NAME is for fastmcp-tasks and is ignored; perdure separates "
+        "tasks by the name of the server; to use another name, set application",
         "environment variable fastmcp_docket_Concurrency is for fastmcp-tasks and is ignored; pass "
         "concurrency to TasksExtension",
         "environment variable FASTMCP_TASKS_ENCRYPTION_KEY is for fastmcp-tasks and is ignored; set "
