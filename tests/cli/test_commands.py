@@ -341,7 +341,9 @@ def test_a_worker_refuses_a_port_that_is_in_use(tmp_path: Path) -> None:
 def test_a_worker_that_is_given_anything_else_says_what_it_is(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN_SERVER)
     ended = perdure_command("worker", "own:text", folder=tmp_path)
-    expect(ended, 2, "perdure: own:text is a str; give the name of an MCPServer, a Server or a FastMCP")
+    expect(
+        ended, 2, "perdure: own:text has the type str; give the name of an MCPServer, a Server or a FastMCP"
+    )
 
 
 # perdure itself

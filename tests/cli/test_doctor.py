@@ -71,7 +71,7 @@ async def test_doctor_lists_applications_so_that_the_tasks_of_a_renamed_server_a
         for application, count in (("shop", 2), ("renamed", 1)):
             await created(TaskStore(storage, application=application), count)
     output = await doctor(url)
-    assert "\nApplication renamed has 1 task: 1 working (queued or running), 0 input required, " in output
+    assert "\nApplication renamed has 1 task: 1 working (queued, running or waiting to retry), " in output
     assert "\nApplication shop has 2 tasks: 2 working" in output
     report = msgspec.json.decode(await doctor(url, "--json"))
     assert [each["name"] for each in report["applications"]] == ["renamed", "shop"]

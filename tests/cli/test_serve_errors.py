@@ -110,7 +110,7 @@ def test_another_port_is_reported_with_the_one_that_is_in_use(
         (["own:nothing"], "module own has no attribute 'nothing'"),
         (
             ["own:text"],
-            "own:text is a str; give the name of an MCPServer, a Server or a FastMCP server (or an App, for",
+            "own:text has the type str; give the name of an MCPServer, a Server or a FastMCP server (or",
         ),
         (["own:app"], "run it with: perdure worker own:app"),
         (["own:tasks"], "own:tasks is a Tasks object; give the name of its server instead"),

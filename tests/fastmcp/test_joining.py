@@ -98,8 +98,8 @@ async def test_no_call_silently_loses_its_task_if_the_outer_server_was_started_f
         for name in ("optional", "required"):
             refused = await direct.call(name)
             assert refused.error["message"] == (
-                "tasks cannot run: the server has not started, or it has stopped; if it is also "
-                "mounted in another server, start it before that one"
+                "tasks cannot run: the server has not started, or has stopped; if this server runs on its "
+                "own and is also mounted in another server, start this server first"
             )
             assert text_of((await done(client, f"sub_{name}"))["result"]) == "true"
         assert "error" in (await direct.call("optional", declared=False)).message

@@ -132,7 +132,7 @@ async def credentials_of(*tools: Callable[..., Any], **options: Any) -> list[Jso
     "`get_access_token()`, `CurrentAccessToken()`, `TokenClaim()`",
     peer="the caller's token, unless it has expired",
     here="the same with an encryption key; without a key, an error that asks for one. With "
-    "authentication, lookups such as `ctx.read_resource` need it too",
+    "authentication, lookups such as `ctx.read_resource` need a key too",
 )
 async def test_a_task_has_the_token_of_its_caller(caplog: pytest.LogCaptureFixture) -> None:
     tasks = await credentials_of(injected, called, encryption_keys=[new_key()])

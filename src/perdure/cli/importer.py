@@ -34,7 +34,7 @@ def load(name: str) -> object:
     module_name, _, attribute = name.partition(":")
     corrected = _corrected(name)
     if corrected is not None or not (attribute and all(map(str.isidentifier, module_name.split(".")))):
-        advice = corrected or "the form module:server, in the directory of the module"
+        advice = corrected or "the form module:server, and run the command in the directory of the module"
         raise CommandError(f"invalid name {name!r}; use {advice}")
     folder = str(Path.cwd())
     if folder not in sys.path:

@@ -24,7 +24,10 @@ from ..tasks import Status
 MIN_WRAP_WIDTH = 20
 """Minimum width to which values are wrapped, in characters, even if the terminal is narrower."""
 
-_NAMES = {Status.WORKING: "working (queued or running)", Status.INPUT_REQUIRED: "input required"}
+_NAMES = {
+    Status.WORKING: "working (queued, running or waiting to retry)",
+    Status.INPUT_REQUIRED: "input required",
+}
 
 stdout = Console(highlight=False, emoji=False)
 stderr = Console(stderr=True, highlight=False, emoji=False)

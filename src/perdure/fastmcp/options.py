@@ -90,7 +90,7 @@ def _dependencies_of(function: object) -> Iterator[object]:
     if not callable(function):
         return
     if not isinstance(cast("Any", function), Hashable):
-        raise InvalidValue("task", f"FastMCP cannot call the dependency {function!r}, which is not hashable")
+        raise InvalidValue("task", f"FastMCP cannot call {function!r}; its class needs a __hash__")
     annotated = get_annotation_dependencies(function).values()
     for dependency in chain(get_dependency_parameters(function).values(), *annotated):
         factory = getattr(dependency, "factory", None)

@@ -137,8 +137,8 @@ def not_running() -> MCPError:
     """Return the error for a use of the runtime outside of the server's lifespan."""
     return MCPError(
         INTERNAL_ERROR,
-        "tasks cannot run: the server has not started, or it has stopped; if it is also mounted in "
-        "another server, start it before that one",
+        "tasks cannot run: the server has not started, or has stopped; if this server runs on its own and is "
+        "also mounted in another server, start this server first",
     )
 
 

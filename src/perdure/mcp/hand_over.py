@@ -220,7 +220,7 @@ def _state_lines(task: TaskRecord, asked: Collection[str]) -> list[str]:
         if key not in forms and key not in asked
     ]
     if len(task.outstanding) > len(task.questions):  # questions that the client must not see
-        lines.append("An operator has been asked.")
+        lines.append("The task waits for the answer of an operator, which cannot be given here.")
     return lines
 
 

@@ -73,7 +73,8 @@ class Snapshot(msgspec.Struct, frozen=True):
         task = decode_task(record.key, record.body)
         if (task.task_id, _partition(task)) != (record.key, record.partition):
             raise CorruptRecord(
-                record.key, "the task id, owner or application in the record does not match its address"
+                record.key,
+                "the task id, owner or application does not match the key and partition of the record",
             )
         if (task.ciphertexts or task.is_encrypted or task.credentials_json is not UNSET) and keys is not None:
             task = decode_task(record.key, decrypt_body(task, record.body, record.version, keys))

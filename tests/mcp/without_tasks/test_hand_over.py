@@ -376,7 +376,7 @@ async def test_a_question_for_operators_is_not_shown_to_the_client(version: str)
     for each in (handed_over, waited, answered):
         text = "\n".join(texts_of(each))
         assert "Approve it?" not in text
-        assert "An operator has been asked." in text
+        assert "The task waits for the answer of an operator" in text
 
 
 # Mistakes of a model

@@ -50,7 +50,7 @@ Python, in "{python} -m asyncio":
 {hint}Press Ctrl+C to stop."""
 SAMPLES_HINT = "To create tasks in various states, run this in another terminal:\n    {} samples {}\n"
 TOKEN_HINTS = {
-    SERVER_TOKEN: "The commands below need PERDURE_TOKEN: set it in their terminal, too.\n",
+    SERVER_TOKEN: "Set PERDURE_TOKEN in the terminal in which you run the commands below, too.\n",
     OWN_TOKEN: "First set ACCESS_TOKEN to an access token that this server accepts.\n",
 }
 KILL_HINT = """\

@@ -104,7 +104,7 @@ def load_server(name: str, options: ServeOptions) -> HostedServer:
     if isinstance(found, Tasks):
         raise CommandError(f"{name} is a Tasks object; give the name of its server instead")
     kinds = "an MCPServer, a Server or a FastMCP server (or an App, for `perdure worker`)"
-    raise CommandError(f"{name} is a {type(found).__name__}; give the name of {kinds}")
+    raise CommandError(f"{name} has the type {type(found).__name__}; give the name of {kinds}")
 
 
 def _host(
