@@ -312,5 +312,5 @@ async def test_a_record_of_another_owner_in_a_partition_is_corrupt_not_shown(
         body=mine.record.body,
     )
     await subject.storage.commit([Insert(record=moved)], now=START)
-    with pytest.raises(CorruptRecord, match="does not match its address"):
+    with pytest.raises(CorruptRecord, match="does not match the key and partition"):
         await store.get(BOB, mine.task.task_id)

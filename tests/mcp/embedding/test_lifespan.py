@@ -87,7 +87,7 @@ async def test_the_storage_is_opened_once_for_all_clients_and_closed_with_the_la
     assert await called(second.client) == 42
     await second.end()
     assert not await is_open(runtime.store.storage)
-    with pytest.raises(MCPError, match="tasks are not running"):
+    with pytest.raises(MCPError, match="tasks cannot run"):
         _ = tasks.runtime
 
 
