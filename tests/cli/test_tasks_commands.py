@@ -78,7 +78,8 @@ async def test_tasks_are_listed_shown_and_counted_without_saying_whose_they_are(
     counted = await run(url, "stats", "--json")
     assert (counted.document["counts"]["completed"], counted.document["unclaimed"]) == (1, 1)
     assert re.search(
-        r"^tasks +2: 1 working \(queued, running or waiting to retry\), .* 1 completed", (await run(url, "stats")).out
+        r"^tasks +2: 1 working \(queued, running or waiting to retry\), .* 1 completed",
+        (await run(url, "stats")).out,
     )
     for each in (listed, shown, seen, ended, counted):
         assert SUBJECT not in each.out + each.err
