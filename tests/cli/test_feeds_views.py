@@ -33,7 +33,7 @@ async def test_a_poller_that_died_is_an_alarm_in_every_form_of_the_status(place:
             lambda account: replace(account, last_polled_at=now() - week, next_poll_at=now() - week + HOUR),
         )
     ended = await place.feeds("status", "--check", code=1)
-    assert "ALARM: 1 of 1 account (alice.test) is overdue, the longest since " in ended.out
+    assert "ALARM: 1 of 1 account (alice.test) is overdue (earliest due time: " in ended.out
     (alarm,) = (await place.json("status", "--check", code=1))["summary"]["alarms"]
     assert (alarm["kind"], alarm["count"], alarm["handles"]) == ("late", 1, ["alice.test"])
 

@@ -94,8 +94,8 @@ def _find_alarms(accounts: Sequence[Account], now: Micros) -> Iterator[Alarm]:
     late = [each for each in accounts if now > _late_at(each, now, usual_cadence)]
     if late:
         late.sort(key=lambda each: each.next_poll_at)
-        hint = "no poller is running, or it is too slow; check `perdure feeds run`"
-        problem = f"overdue, the longest since {_format_time(late[0].next_poll_at)}; {hint}"
+        hint = "no poller is running, or the poller is too slow; check `perdure feeds run`"
+        problem = f"overdue (earliest due time: {_format_time(late[0].next_poll_at)}); {hint}"
         yield _alarm("late", late, problem, of=len(accounts))
     if failing := [each for each in accounts if _is_failing(each, now)]:
         since = min(each.failing_since or now for each in failing)

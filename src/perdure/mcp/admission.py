@@ -79,7 +79,9 @@ class Admission(Extension):
         tool = None if adapter is None else await adapter.find(params.name, params.meta)
         if adapter is None or tool is None:
             if self._handlers.tools and wire.requested_task(ctx) is not None:
-                raise wrong_task_mode(params.name, "cannot be called as a task; call it without `task`")
+                raise wrong_task_mode(
+                    params.name, "cannot be called as a task; remove `task` from the request"
+                )
             return await call_next(ctx)
         owner, streams = self._identity.owner_of(ctx), self._handlers.streams
         call = _Call(ctx, tool, self._identity, owner, streams, after)
@@ -98,7 +100,7 @@ class Admission(Extension):
         requested = None if is_2026 else wire.requested_task(ctx)
         gets_task = wire.declares_tasks(ctx.params) if is_2026 else requested is not None
         if call.tool.mode == "required" and not gets_task:
-            only = "can only be called as a task; call it with `task`"
+            only = "can only be called as a task; add `task` to the parameters of the request"
             raise missing_capability() if is_2026 else wrong_task_mode(call.tool.name, only)
         waiting_task = wire.waiting_task(params.request_state) if is_2026 else None
         if waiting_task is not None:

@@ -239,7 +239,8 @@ def _end_unanswered_run(function: Function) -> Edit:
     The edit fails the task. If an answer has arrived just in time, it releases the task to be run again.
     """
     answered = Unfinished(
-        reason="the answer arrived just before the deadline of the question", end=AttemptEnd.INTERRUPTED
+        reason="stopped at the deadline of a question, whose answer had just arrived",
+        end=AttemptEnd.INTERRUPTED,
     )
 
     def edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
