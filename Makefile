@@ -7,7 +7,7 @@ BROWSER := .venv/.browser
 PROXY := .venv/.proxy
 SERVERS := .venv/share/perdure/servers/node_modules/.package-lock.json
 
-PYTEST := $(BIN)/pytest -q -n 8 --dist worksteal
+PYTEST := $(BIN)/pytest -q -n 6 --dist worksteal
 
 unexport PYTHONDONTWRITEBYTECODE # else every process of the tests compiles everything again
 
