@@ -69,8 +69,8 @@ class Admission(Extension):
         self, params: CallToolRequestParams, ctx: RequestContext, call_next: CallNext
     ) -> HandlerResult:
         """Answer with a task, a question, a refusal, or a result to a client that waits."""
-        after = self._handlers.hand_over_after
-        after = after if after is not None and wire.is_without_tasks(ctx) else None
+        limit = self._handlers.hand_over_after
+        after = limit if limit is not None and wire.is_without_tasks(ctx) else None
         if after is not None and params.name in hand_over.NAMES:
             owner = self._identity.owner_of(ctx)
             own = hand_over.ToolCall(params, ctx, owner, self._handlers.streams, after)

@@ -327,7 +327,7 @@ class Task:
         self._questions += 1
         if isinstance(params, Mapping):  # a function that runs again may use another elicitation id
             params = {name: value for name, value in params.items() if name != "elicitationId"}
-        text = canonical_json.encode(canonical_json.decode(canonical_json.encode_checked("inputs", params)))
+        text = canonical_json.canonical(canonical_json.encode_checked("inputs", params))
         digest = hashlib.blake2b(kind.encode() + b"\0" + text, digest_size=6).hexdigest()
         return f"{self._scope}{self._questions}-{digest}"
 

@@ -41,6 +41,11 @@ def encode(value: object) -> bytes:
     return _encoder.encode(value)
 
 
+def canonical(raw: Raw) -> bytes:
+    """Return a result of `encode_checked` as canonical bytes, which do not depend on the order of keys."""
+    return encode(decode(raw))
+
+
 def encode_in_order(value: object) -> bytes:
     """Return a value that has already been checked as JSON, with the keys of objects in their order."""
     return _ordered_encoder.encode(value)

@@ -12,7 +12,7 @@ from msgspec import UnsetType
 from ..storage import Address, Change, Insert, Micros, Record, Space
 from ..storage.body_format import FORMAT_FIELD, BodyFormat
 from ..storage.errors import StorageCorrupt
-from .canonical_json import check_name, encode
+from .canonical_json import canonical, check_name
 from .config import StoreConfig
 from .errors import IdempotencyKeyReused, InvalidValue
 from .owner import Owner
@@ -82,5 +82,4 @@ def check_same_call(existing: TaskRecord, new: TaskRecord) -> None:
 def _call_identity(task: TaskRecord) -> tuple[str, bytes | None]:
     # The parameters are compared as bytes: 1, 1.0 and True are equal in Python, but different in JSON.
     params = task.params_json
-    is_unset = isinstance(params, UnsetType)
-    return task.original_method, None if is_unset else encode(task.original_params)
+    return task.original_method, None if isinstance(params, UnsetType) else canonical(params)

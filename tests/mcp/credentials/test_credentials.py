@@ -382,9 +382,9 @@ class OddVerifier(TokenVerifier):
         return found if token == ODD else found.model_copy(update={"scopes": (HIDDEN,)})
 
 
-@row(122)
-@pytest.mark.parametrize("keys", [(KEY,), ()], ids=["key", "no_key"])
-async def test_a_claim_that_is_not_json_matters_only_if_it_must_be_stored(keys: Sequence[str]) -> None:
+@asynccontextmanager
+async def with_odd_tokens(keys: Sequence[str], token: str) -> AsyncGenerator[TokenClient2026]:
+    """Yield a client of a server whose verifier is odd, and whose durable tool is `nap`."""
     tasks = Tasks("memory:", runtime=FAST_CONFIG, encryption_keys=keys)
     auth = AuthSettings(issuer_url=AnyHttpUrl(ISSUER), resource_server_url=None)
     server = MCPServer("odd", token_verifier=OddVerifier(), auth=auth, **tasks.attach())
@@ -394,7 +394,14 @@ async def test_a_claim_that_is_not_json_matters_only_if_it_must_be_stored(keys: 
     async def nap() -> str:
         return "slept"
 
-    async with serving(server.streamable_http_app()) as url, TokenClient2026(url, ODD) as client:
+    async with serving(server.streamable_http_app()) as url, TokenClient2026(url, token) as client:
+        yield client
+
+
+@row(122)
+@pytest.mark.parametrize("keys", [(KEY,), ()], ids=["key", "no_key"])
+async def test_a_claim_that_is_not_json_matters_only_if_it_must_be_stored(keys: Sequence[str]) -> None:
+    async with with_odd_tokens(keys, ODD) as client:
         if not keys:
             assert text_of(await ended(client, "nap")) == "slept"
             return
@@ -405,16 +412,7 @@ async def test_a_claim_that_is_not_json_matters_only_if_it_must_be_stored(keys: 
 
 @row(122)
 async def test_a_token_that_is_stored_appears_in_no_warning(recwarn: pytest.WarningsRecorder) -> None:
-    tasks = Tasks("memory:", runtime=FAST_CONFIG, encryption_keys=[KEY])
-    auth = AuthSettings(issuer_url=AnyHttpUrl(ISSUER), resource_server_url=None)
-    server = MCPServer("odd", token_verifier=OddVerifier(), auth=auth, **tasks.attach())
-
-    @server.tool()
-    @tasks.durable
-    async def nap() -> str:
-        return "slept"
-
-    async with serving(server.streamable_http_app()) as url, TokenClient2026(url, ADA) as client:
+    async with with_odd_tokens([KEY], ADA) as client:
         assert text_of(await ended(client, "nap")) == "slept"
     assert [each for each in recwarn if HIDDEN in str(each.message)] == []
 
