@@ -88,6 +88,13 @@ async def test_a_disk_that_is_full_for_a_while_does_not_end_a_running_task(tmp_p
 ADA = Owner.user("https://issuer.test", "ada")
 
 
+async def over(link: FaultyLink, runtime: RuntimeConfig = FAST_CONFIG) -> tuple[Tasks, MCPServer[object]]:
+    """Return a server whose tasks are stored over this link."""
+    storage = await link.around(await open_storage("memory:"))
+    tasks = Tasks(storage, identify=lambda _: ADA, runtime=runtime)
+    return tasks, MCPServer("tests", **tasks.attach())
+
+
 def write_unanswered(link: FaultyLink, *, late: bool) -> None:
     """Let the next create of a task raise OutcomeUnknown though it is written, perhaps only a while later."""
 
@@ -115,10 +122,8 @@ async def test_a_task_whose_create_was_not_answered_is_cancelled(
     kind: str, concurrency: int, *, late: bool
 ) -> None:
     link = FaultyLink()
-    storage = await link.around(await open_storage("memory:"))
-    tasks = Tasks(storage, identify=lambda _: ADA, runtime=replace(FAST_CONFIG, concurrency=concurrency or 1))
+    tasks, server = await over(link, replace(FAST_CONFIG, concurrency=concurrency or 1))
     tasks.work = bool(concurrency)
-    server: MCPServer[object] = MCPServer("tests", **tasks.attach())
 
     @server.tool()
     @tasks.durable
@@ -145,9 +150,7 @@ async def test_a_task_whose_create_was_not_answered_is_cancelled_after_an_outage
     monkeypatch.setattr(attendance, "DOUBT_DELAYS", (0.01, 0.01))
     monkeypatch.setattr(attendance, "CANCEL_SECONDS", 0.1)
     link = FaultyLink()
-    storage = await link.around(await open_storage("memory:"))
-    tasks = Tasks(storage, identify=lambda _: ADA, runtime=FAST_CONFIG)
-    server: MCPServer[object] = MCPServer("tests", **tasks.attach())
+    tasks, server = await over(link)
 
     @server.tool()
     @tasks.durable
@@ -178,10 +181,8 @@ async def test_a_server_that_stops_cancels_a_task_that_was_created_without_an_an
 ) -> None:
     monkeypatch.setattr(attendance, "DOUBT_DELAYS", (3600.0,))
     link = FaultyLink()
-    storage = await link.around(await open_storage("memory:"))
-    tasks = Tasks(storage, identify=lambda _: ADA, runtime=FAST_CONFIG)
+    tasks, server = await over(link)
     tasks.work = False
-    server: MCPServer[object] = MCPServer("tests", **tasks.attach())
     unanswered: list[Change] = []
 
     @server.tool()
@@ -207,9 +208,7 @@ async def test_a_server_that_stops_cancels_a_task_that_was_created_without_an_an
 
 async def test_a_task_with_an_idempotency_key_is_kept_if_its_create_was_not_answered() -> None:
     link = FaultyLink()
-    storage = await link.around(await open_storage("memory:"))
-    tasks = Tasks(storage, identify=lambda _: ADA, runtime=FAST_CONFIG)
-    server: MCPServer[object] = MCPServer("tests", **tasks.attach())
+    tasks, server = await over(link)
 
     @server.tool()
     @tasks.durable
